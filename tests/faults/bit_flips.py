@@ -34,6 +34,7 @@ from icestream.state.versions.commits import (
     LiveSegment,
     VersionStore,
 )
+from icestream.state.versions.live_segments import live_at
 from icestream.testing.crash_runs import ROOT, CrashRuns, Process
 from icestream.testing.simulated_disk import SimulatedDisk
 
@@ -65,7 +66,7 @@ class BitFlips:
         """Return the path of one file of each durable kind, all of which a restart reads."""
         store = VersionStore(self._disk, ROOT)
         last = store.load(self.stopped)
-        live = store.live(last.version)
+        live = live_at(store, last.version)
         base = max(1, last.bases[0])
         segments = {
             "panes" if each.lifetime != BASE else self._kind_of_base(each): each for each in live

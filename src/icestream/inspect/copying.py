@@ -30,6 +30,7 @@ from icestream.state.files import Files, folder_of
 from icestream.state.stores.files import files_at
 from icestream.state.versions.commits import IDENTITY, PLAN, RESULTS, SEGMENTS
 from icestream.state.versions.idle import IDLE, IdleBatches
+from icestream.state.versions.live_segments import LiveSegments, names_of
 
 #: Spark's own checkpoint, next to the state
 SPARK = "spark"
@@ -86,10 +87,12 @@ def copy_version(
     """Copy all that versions up to one consist of, except commits; return the sizes of files."""
     files, copied = checkpoint.files, []
     commits = [checkpoint.store.load(each) for each in checkpoint.versions if each <= version]
-    needed = [f"{SEGMENTS}/{each.info.name}" for each in checkpoint.live(version)]
+    live = LiveSegments.at(checkpoint.store, version)
+    needed = [*live.layer_files(), *(f"{SEGMENTS}/{name}" for name in names_of(live.files()))]
     needed += [f"{RESULTS}/{info.name}" for info in (*commits[-1].results, *commits[-1].late)]
     others = [f"{SEGMENTS}/{each.info.name}" for commit in commits for each in commit.added]
     for commit in commits:
+        others += commit.layer_files()
         others += [f"{RESULTS}/{info.name}" for info in (*commit.results, *commit.late)]
     others += [PLAN, *([IDENTITY] if identity else []), *_marks(checkpoint, version)]
     others += [f"{IDLE}/{name}" for name in files.list(f"{checkpoint.root}/{IDLE}")]

@@ -59,8 +59,9 @@ from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.shard_space import SegmentTarget
 from icestream.state.files import folder_of
 from icestream.state.versions.attempts import new_attempt
-from icestream.state.versions.commits import REWRITTEN, SEGMENTS, Commit, LiveSegment, survivors
+from icestream.state.versions.commits import REWRITTEN, SEGMENTS, Commit, LiveSegment
 from icestream.state.versions.idle import IdleBatches
+from icestream.state.versions.live_segments import LiveSegments
 from icestream.state.versions.ownership import Owner
 
 
@@ -222,8 +223,9 @@ class _Rewriting:
             decisions={**before.decisions, **waits, "flush": True, REWRITTEN: table},
             live=None,
         )
-        live = survivors(self._at.live(before.version), commit)
-        store.create(store.with_manifest(commit, live))
+        live = LiveSegments.at(store, before.version)
+        live.advance(commit)
+        store.create(live.write(store, commit)[0])
 
     def _reached(self, before: Commit) -> int | None:
         """Return the last batch, including batches without events."""

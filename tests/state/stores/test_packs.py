@@ -16,6 +16,7 @@ from icestream.state.stores.files import StoreFiles
 from icestream.state.stores.packs import pack_of
 from icestream.state.versions.attempts import epoch_of, new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions.live_segments import live_at
 from icestream.testing.crash_runs import Script, staged
 from tests.fixtures.object_store import in_memory
 
@@ -121,7 +122,7 @@ def test_nothing_is_left_in_a_store_that_no_version_names(root: str, tmp_path: P
     assert max(most) <= 2
     store = VersionStore(files, root)
     last = store.versions()[-1]
-    live = {each.info.name for each in store.live(last - 1)} | {
+    live = {each.info.name for each in live_at(store, last - 1)} | {
         each.info.name for each in store.load(last).added
     }
     rows = {info.name for v in (last - 1, last) for info in store.load(v).results}

@@ -222,7 +222,7 @@ class ShardTask:
         """Restore the state of the previous version into an empty arena."""
         last = past.load(self.version - 1)
         lineage = self.lineage or ShardLineage.of(last.routes, self.shard)
-        live = lineage.segments(past.live(last.version), last.routes)
+        live = lineage.segments(past, last)
         space.learn(live)
         with validated(past.path(last.version)):
             # parents have snapshots of the same version
