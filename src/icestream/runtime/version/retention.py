@@ -113,18 +113,10 @@ class VersionRetention:
 
     def commit(self, commit: Commit, live: LiveSegments) -> Commit:
         """Create a version, given the live segments of the one before; return its commit."""
-        before, self.live = self.live, live
+        self.live = live
         ended = live.advance(commit)
         commit, replaced = live.write(self._store, commit)
         self._store.create(commit)
-        if before is not live:
-            # listed under other shards, with all manifests written again
-            layers = live.layer_files()
-            ended += [
-                EndedFile(commit.version, path, size)
-                for path, size in before.layer_files().items()
-                if path not in layers
-            ]
         self._add(commit, [*ended, *replaced])
         return commit
 

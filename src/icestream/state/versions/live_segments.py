@@ -242,8 +242,9 @@ class LiveSegments:
         self._bases: tuple[int, ...] = ()
         self._lifetimes: list[str] = []
         self._numbers: dict[str, int] = {}
-        #: whether the next commit must have the manifests of all shards
-        self._all_due = False
+        #: files with the layers of other shards that these shards replace with the next commit,
+        #: which must have the manifests of all
+        self._replaces: dict[str, int] | None = None
         #: layers in each file
         self._layers_in: Counter[str] = Counter()
         #: bytes of each file, as far as layers in it are used
@@ -393,7 +394,11 @@ class LiveSegments:
         Their new layers are durable. Call it once `advance` has seen the commit.
         """
         version = commit.version
-        due = [n for n in self._shards if self._all_due or (n - version) % MANIFEST_EVERY == 0]
+        due = [
+            n
+            for n in self._shards
+            if self._replaces is not None or (n - version) % MANIFEST_EVERY == 0
+        ]
         before = {number: self._places(number) for number in due}
         contents = {n: self._shards[n].next_layer(version, self._lifetimes) for n in due}
         new = {number: content for number, content in contents.items() if content is not None}
@@ -403,9 +408,13 @@ class LiveSegments:
             store.files.put(f"{store.root}/{MANIFESTS}/{name}", data)
         for (number, content), place in zip(new.items(), places, strict=True):
             self._shards[number].layers.append(_Layer.of(place, content))
-        self._all_due = False
         manifests = tuple(Manifest(n, tuple(self._places(n))) for n in due)
-        return replace(commit, manifests=manifests), self._restamped(before, version)
+        others = (self._replaces or {}).items()
+        self._replaces = None
+        return replace(commit, manifests=manifests), [
+            *self._restamped(before, version),
+            *(EndedFile(version, path, size) for path, size in others),
+        ]
 
     def follow(self, store: VersionStore, commit: Commit) -> list[EndedFile]:
         """Become those of the next version, which exists; return files that it does not need."""
@@ -445,9 +454,8 @@ class LiveSegments:
     def divided(self, heirs: Mapping[int, Sequence[int]], bases: tuple[int, ...]) -> LiveSegments:
         """Return them listed under other shards, given those that get the segments of each."""
         found = LiveSegments(len(bases))
-        found._bases, found._all_due = bases, True
+        found._bases, found._replaces = bases, self.layer_files()
         found._lifetimes, found._numbers = self._lifetimes, self._numbers
-        found._layers_in, found._layer_bytes = self._layers_in.copy(), dict(self._layer_bytes)
         parents: dict[int, list[_Shard]] = {}
         for number, shard in self._shards.items():
             for heir in (NO_SHARD,) if number == NO_SHARD else heirs[number]:
