@@ -88,7 +88,10 @@ def copy_version(
     files, copied = checkpoint.files, []
     commits = [checkpoint.store.load(each) for each in checkpoint.versions if each <= version]
     live = LiveSegments.at(checkpoint.store, version)
-    needed = [*live.layer_files(), *(f"{SEGMENTS}/{name}" for name in names_of(live.files()))]
+    needed = [
+        *live.layer_files(),
+        *(f"{SEGMENTS}/{name}" for name in names_of(live.files("attempt"))),
+    ]
     needed += [f"{RESULTS}/{info.name}" for info in (*commits[-1].results, *commits[-1].late)]
     others = [f"{SEGMENTS}/{each.info.name}" for commit in commits for each in commit.added]
     for commit in commits:

@@ -163,6 +163,11 @@ class Driver(Generic[Batch_contra]):
     def last(self) -> Commit | None:
         return self._versions.last
 
+    @property
+    def live_segments(self) -> int:
+        """Return how many segments the last version needs, by shard."""
+        return len(self._versions.live)
+
     def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
         """Compute a batch with Spark's number, or return again what was committed for it."""
         before = self._resumed()
@@ -460,11 +465,13 @@ class Driver(Generic[Batch_contra]):
         )
         placement = placed(reported_before, now, sizing.tasks, rebalance=settings.rebalance)
 
+        folder_of_arenas = os.path.join(self._run, "arenas")
+
         def task(*, shard: int, **rest: Any) -> ShardTask:
             return ShardTask(
                 files=self._files,
                 root=settings.root,
-                arenas=os.path.join(self._run, "arenas"),
+                arenas=folder_of_arenas,
                 shard=shard,
                 place=placement[shard % now],
                 version=version,

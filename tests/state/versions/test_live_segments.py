@@ -177,6 +177,16 @@ def test_bounded_layers_of_a_manifest() -> None:
     assert written < 4000 * 52 * 9
 
 
+def test_what_expires_in_many_shards_is_returned_in_turns() -> None:
+    live, shards = LiveSegments(), 512
+    added = tuple(segment(n, n, expiry=5) for n in range(shards))
+    live.advance(Commit(1, 0, added=added, bases=(0,) * shards))
+    ended = [live.advance(Commit(v, 0, bases=(0,) * shards, horizon=5)) for v in range(2, 11)]
+    assert [len(each) for each in ended] == [64] * 8 + [0]
+    names = {each.path.removeprefix(f"{SEGMENTS}/") for some in ended for each in some}
+    assert names == {each.info.name for each in added}
+
+
 def test_damage_in_a_layer_is_named() -> None:
     disk = SimulatedDisk()
     store, live = VersionStore(disk, "checkpoint"), LiveSegments()

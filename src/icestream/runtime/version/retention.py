@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from icestream.runtime.version.bulk_files import NAMES_OF_A_TASK, BulkFiles
 from icestream.state.stores.packs import PACK, pack_of
@@ -72,8 +73,10 @@ class VersionRetention:
 
     def stored(self) -> dict[str, int]:
         """Return the existing files that versions may name, with their bytes."""
-        known = np.sort(self.live.files()["attempt" if self._packs else "ordinal"])
-        form = "{:016x}" if self._packs else "{:010d}"
+        if self._packs:
+            known, form = np.sort(self.live.files("attempt")["attempt"]), "{:016x}"
+        else:
+            known, form = self.live.files()["ordinal"], "{:010d}"
         cuts = [form.format(each) for each in known[NAMES_OF_A_TASK::NAMES_OF_A_TASK].tolist()]
         return {
             **self._files.sizes(f"{self._root}/{SEGMENTS}", cuts),
@@ -156,7 +159,7 @@ class VersionRetention:
 
     def _count_live(self, commit: Commit) -> None:
         """Count the segments that the oldest version names: those it added need not be live."""
-        rows = self.live.files()
+        rows = self.live.files("attempt", "bytes")
         self.bytes += int(rows["bytes"].sum())
         if self._packs:
             attempts, numbers = np.unique(
@@ -164,8 +167,7 @@ class VersionRetention:
             )
             for attempt, number in zip(attempts.tolist(), numbers.tolist(), strict=True):
                 self._in_pack[f"{SEGMENTS}/{attempt:016x}{PACK}"] = number
-        live = np.isin([each.info.ordinal for each in commit.added], rows["ordinal"])
-        added = (each.info for each, lives in zip(commit.added, live, strict=True) if not lives)
+        added = (each.info for each in commit.added if not _has(rows["ordinal"], each.info.ordinal))
         ended = [
             EndedFile(commit.version + 1, f"{SEGMENTS}/{info.name}", info.bytes) for info in added
         ]
@@ -224,7 +226,7 @@ class VersionRetention:
         others |= {f"{self._root}/{path}" for path in self.live.layer_files()}
         rows = (path for commit, _ in self._kept.values() for path, _ in _rows_of(commit))
         others |= {f"{self._root}/{path}" for path in rows}
-        files, folder = self.live.files(), f"{self._root}/{SEGMENTS}/"
+        files, folder = self.live.files("attempt"), f"{self._root}/{SEGMENTS}/"
         ordinals, attempts = files["ordinal"], files["attempt"]
         objects = Counter(pack_of(path) for path in self._unpacked)
         for path in paths:
@@ -257,7 +259,7 @@ class VersionRetention:
     def _unpack(self, stored: Mapping[str, int]) -> None:
         """Make objects of what is live in packs that are mostly dead, and remove these packs."""
         unpacked = {_ordinal_and_attempt(path.rpartition("/")[2]) for path in self._unpacked}
-        rows = self.live.files()
+        rows = self.live.files("attempt", "bytes")
         rows = rows[rows["attempt"] & 1 == 1]
         rows = rows[~np.isin(rows["ordinal"], [each[0] for each in unpacked if each is not None])]
         attempts, of_row = np.unique(rows["attempt"], return_inverse=True)
@@ -298,6 +300,11 @@ class VersionRetention:
 def _rows_of(commit: Commit) -> list[tuple[str, int]]:
     """Return the files of rows that a version names, with their bytes."""
     return [(f"{RESULTS}/{info.name}", info.bytes) for info in (*commit.results, *commit.late)]
+
+
+def _has(ordered: npt.NDArray[np.uint32], ordinal: int) -> bool:
+    place = int(np.searchsorted(ordered, ordinal))
+    return place < len(ordered) and int(ordered[place]) == ordinal
 
 
 def _ordinal_and_attempt(name: str) -> tuple[int, int] | None:

@@ -12,7 +12,9 @@ Invariants:
    (`test_parity_live_segments_beside_a_plain_recount`). Horizon and bases never go back.
 2. Shards that took over the key groups of others list their segments too; the file ends with the
    last of them (`test_a_shared_segment_goes_with_its_last_shard`).
-3. Every shard has a manifest in any `MANIFEST_EVERY` successive commits, and its layers have at
+3. With more than 64 shards, what expires may be returned some versions later
+   (`test_what_expires_in_many_shards_is_returned_in_turns`); what is read from files is exact.
+4. Every shard has a manifest in any `MANIFEST_EVERY` successive commits, and its layers have at
    most twice as many segments as are live, and some (`test_bounded_layers_of_a_manifest`).
 
 Cost: a version costs microseconds for each segment that it adds or ends. A segment is written to
@@ -26,7 +28,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -64,6 +65,10 @@ Item = TypeVar("Item", bound=np.generic)
 #: how a segment ends: with its expiry, with a newer snapshot; or it has ended
 _EXPIRES, _BASE, _ENDED = range(3)
 _NEVER = 2**63 - 1
+#: places of fields in a row
+_BYTES, _SHARED = SEGMENT.names.index("bytes"), SEGMENT.names.index("shared")
+#: shards that a version looks through for what has expired
+_LOOKS = 64
 #: segments that have ended, or that layers have too many of, before it is worth an effort
 _SOME = 64
 
@@ -118,14 +123,28 @@ class _Shard:
     def __len__(self) -> int:
         return self.size - self.ended
 
+    def add(self, row: tuple[int, ...], expiry: int, how: int, begins: int | None) -> None:
+        """Add a live segment with an ordinal above all others."""
+        place = self.size
+        if place == len(self.rows):
+            self._move(slice(0, place), place + 1)
+        self.rows[place], self.expiry[place], self.ends[place] = row, expiry, how
+        if begins is not None:
+            if self.begins is None:
+                self.begins = np.full(len(self.rows), MINUS_INFINITY, np.int64)
+            self.begins[place] = begins
+        elif self.begins is not None:
+            self.begins[place] = MINUS_INFINITY
+        self.size = place + 1
+        self.bytes += row[_BYTES]
+        self.shared += row[_SHARED]
+        if how == _EXPIRES and expiry < self.first_expiry:
+            self.first_expiry = expiry
+
     def append(
-        self,
-        rows: Rows,
-        expiry: Sequence[int] | Ints,
-        ends: Sequence[int] | npt.NDArray[np.uint8],
-        begins: Ints | None,
+        self, rows: Rows, expiry: Ints, ends: npt.NDArray[np.uint8], begins: Ints | None
     ) -> None:
-        """Add live segments with ordinals above all others."""
+        """Add many live segments with ordinals above all others."""
         first, end = self.size, self.size + len(rows)
         if end > len(self.rows):
             self._move(slice(0, first), end)
@@ -137,11 +156,7 @@ class _Shard:
         self.size = end
         self.bytes += int(rows["bytes"].sum())
         self.shared += int(rows["shared"].sum())
-        for when, how in zip(expiry, ends, strict=True) if end - first < 8 else ():
-            if how == _EXPIRES and when < self.first_expiry:
-                self.first_expiry = int(when)
-        if end - first >= 8:
-            self._find_first_expiry()
+        self._find_first_expiry()
 
     def live(self) -> npt.NDArray[np.intp]:
         """Return the places of live segments."""
@@ -365,11 +380,21 @@ class LiveSegments:
                     bool(row["shared"]),
                 )
 
-    def files(self) -> Rows:
-        """Return the segments by ordinal, each once; all but their expiry."""
-        parts = [each.rows[each.live()] for each in self._shards.values()]
-        rows = np.concatenate(parts) if parts else np.empty(0, SEGMENT)
-        return rows[np.unique(rows["ordinal"], return_index=True)[1]]
+    def files(self, *fields: str) -> Rows:
+        """Return some fields of the segments, with their ordinals, each once and by ordinal."""
+        names = ("ordinal", *fields)
+        rows = np.empty(len(self), [(name, SEGMENT[name]) for name in names])
+        at = 0
+        for shard in self._shards.values():
+            end, live = at + len(shard), shard.live()
+            for name in names:
+                rows[name][at:end] = shard.rows[name][live]
+            at = end
+        order = np.argsort(rows["ordinal"], kind="stable")
+        rows = rows[order]
+        if any(shard.shared for shard in self._shards.values()):
+            rows = rows[np.append(True, np.diff(rows["ordinal"]) != 0)[: len(rows)]]
+        return rows
 
     def layer_files(self) -> dict[str, int]:
         """Return the files with layers that are needed, with the bytes of these."""
@@ -382,7 +407,8 @@ class LiveSegments:
         for number in range(len(self._shards) - 1, len(commit.bases)):
             self._shards[number] = _Shard()
         self._add(commit.added)
-        ended = self._release(commit, self._shards) + self._end_by_time(commit)
+        turns = max(1, len(commit.bases) // _LOOKS)
+        ended = self._release(commit, self._shards) + self._end_by_time(commit, turns)
         self._bases = commit.bases
         for shard in self._shards.values():
             shard.tidy()
@@ -476,7 +502,7 @@ class LiveSegments:
 
     def replaced_by(self, later: LiveSegments, version: int) -> list[EndedFile]:
         """Return the files that a later version, whose commit lists all shards, does not need."""
-        mine = self.files()
+        mine = self.files("attempt", "bytes", "version")
         gone = mine[~np.isin(mine["ordinal"], later.files()["ordinal"])]
         layers = self.layer_files().items() - later.layer_files().items()
         return [
@@ -495,16 +521,9 @@ class LiveSegments:
         return self._numbers[lifetime]
 
     def _add(self, added: Iterable[LiveSegment]) -> None:
-        ordered = sorted(added, key=lambda each: (each.shard, each.info.ordinal))
-        for shard, run in groupby(ordered, key=lambda each: each.shard):
-            mine = list(run)
-            rows = np.array([self._row(each) for each in mine], SEGMENT)
-            ends = [_BASE if is_base(each.lifetime) else _EXPIRES for each in mine]
-            begins = None
-            if shard == NO_SHARD:
-                times = (MINUS_INFINITY if each.begins is None else each.begins for each in mine)
-                begins = np.fromiter(times, np.int64)
-            self._shards[shard].append(rows, [each.info.expiry for each in mine], ends, begins)
+        for each in sorted(added, key=lambda each: each.info.ordinal):
+            how = _BASE if is_base(each.lifetime) else _EXPIRES
+            self._shards[each.shard].add(self._row(each), each.info.expiry, how, each.begins)
 
     def _row(self, segment: LiveSegment) -> tuple[int, ...]:
         info = segment.info
@@ -531,14 +550,17 @@ class LiveSegments:
                 by_shard.setdefault(each, []).append(ordinal)
         return [shards[n].without(some) for n, some in by_shard.items() if n in shards]
 
-    def _end_by_time(self, commit: Commit) -> list[Rows]:
-        """End what newer snapshots replace, and what expires at or before the horizon."""
+    def _end_by_time(self, commit: Commit, turns: int = 1) -> list[Rows]:
+        """End what newer snapshots replace, and what expires at or before the horizon.
+
+        Shards are looked through for what has expired every so many versions, in `turns`.
+        """
         ended: list[Rows] = []
         bases = self._bases or (0,) * len(commit.bases)
         for number, shard in self._shards.items():
             if number != NO_SHARD and commit.bases[number] != bases[number]:
                 ended.append(shard.outdated(commit.bases[number]))
-            if shard.first_expiry <= commit.horizon:
+            if shard.first_expiry <= commit.horizon and (number - commit.version) % turns == 0:
                 ended.append(shard.expired(commit.horizon))
         return ended
 
