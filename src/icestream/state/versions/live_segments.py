@@ -186,17 +186,14 @@ class _Shard:
         self.released += zip(found["ordinal"].tolist(), found["version"].tolist(), strict=True)
         return found
 
-    def tidy(self) -> None:
-        """Forget segments that have ended if they are many."""
-        if self.ended > max(_SOME, self.size // 8):
-            self._move(self.live(), 0)
-
     def _end(self, places: npt.NDArray[np.intp]) -> Rows:
         found = self.rows[places]
         self.ends[places] = _ENDED
         self.ended += len(places)
         self.bytes -= int(found["bytes"].sum())
         self.shared -= int(found["shared"].sum())
+        if self.ended > max(_SOME, self.size // 8):
+            self._move(self.live(), 0)
         return found
 
     def _find_first_expiry(self) -> None:
@@ -410,8 +407,6 @@ class LiveSegments:
         turns = max(1, len(commit.bases) // _LOOKS)
         ended = self._release(commit, self._shards) + self._end_by_time(commit, turns)
         self._bases = commit.bases
-        for shard in self._shards.values():
-            shard.tidy()
         return self._ended_files(ended, commit.version)
 
     def write(self, store: VersionStore, commit: Commit) -> tuple[Commit, list[EndedFile]]:
