@@ -72,7 +72,7 @@ IDENTITY = "identity.json"
 _TRIES = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LiveSegment:
     """A segment with everything that determines its lifetime."""
 
