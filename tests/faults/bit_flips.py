@@ -35,6 +35,7 @@ from icestream.state.versions.commits import (
     VersionStore,
 )
 from icestream.state.versions.live_segments import live_at
+from icestream.state.versions.manifests import MANIFESTS
 from icestream.testing.crash_runs import ROOT, CrashRuns, Process
 from icestream.testing.simulated_disk import SimulatedDisk
 
@@ -75,7 +76,8 @@ class BitFlips:
             "plan": f"{ROOT}/{PLAN}",
             "last commit": store.path(last.version),
             "commit of a snapshot": store.path(base),
-            "commit with a listing": store.path(1),
+            "first commit": store.path(1),
+            "layers": next(path for path in self._disk.files() if f"/{MANIFESTS}/" in path),
             **{kind: f"{ROOT}/{SEGMENTS}/{each.info.name}" for kind, each in segments.items()},
             "results": f"{ROOT}/{RESULTS}/{last.results[0].name}",
             "late events": f"{ROOT}/{RESULTS}/{last.late[0].name}",

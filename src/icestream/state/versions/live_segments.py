@@ -1,10 +1,10 @@
 """The live segments of a version, in columns, from which the next version's follow.
 
-Idea: a driver keeps 53 bytes of each live segment, by shard. A commit adds some segments and ends
-others; only shards with such segments are visited, and those that ended are returned as files to
-remove. In every 64th version of its own a shard writes what changed as a new layer of its manifest,
-merged with the last layers that are not twice as large, so that layers grow like the digits of a
-counter. A version is read from the last manifest of each shard and the commits since.
+Idea: a driver keeps the live segments of all shards in columns (`shard_segments`). A commit adds
+some and ends others; only shards with such segments are visited, and those that ended are returned
+as files to remove. A commit has the manifests of a 64th of the shards, in turn: what changed since
+the last one becomes a new layer. A version is read from the last manifest of each shard and the
+commits since.
 
 Invariants:
 1. A segment is live from the version that adds it until its lifetime class lets it go: panes when
@@ -14,8 +14,8 @@ Invariants:
    last of them (`test_a_shared_segment_goes_with_its_last_shard`).
 3. With more than 64 shards, what expires may be returned some versions later
    (`test_what_expires_in_many_shards_is_returned_in_turns`); what is read from files is exact.
-4. Every shard has a manifest in any `MANIFEST_EVERY` successive commits, and its layers have at
-   most twice as many segments as are live, and some (`test_bounded_layers_of_a_manifest`).
+4. Every shard has a manifest in any `MANIFEST_EVERY` successive commits
+   (`test_bounded_layers_of_a_manifest`).
 
 Cost: a version costs microseconds for each segment that it adds or ends. A segment is written to
 about log2(live / changed in 64 versions) layers in its life.
@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,28 +49,23 @@ from icestream.state.versions.commits import (
 )
 from icestream.state.versions.manifests import (
     MANIFESTS,
-    RELEASED,
     SEGMENT,
     Ints,
     Layer,
-    LayerContent,
     Manifest,
     Rows,
     layers_file,
     read_layer,
 )
+from icestream.state.versions.shard_segments import (
+    EXPIRES,
+    REPLACED,
+    ShardSegments,
+    WrittenLayer,
+)
 
-Item = TypeVar("Item", bound=np.generic)
-
-#: how a segment ends: with its expiry, with a newer snapshot; or it has ended
-_EXPIRES, _BASE, _ENDED = range(3)
-_NEVER = 2**63 - 1
-#: places of fields in a row
-_BYTES, _SHARED = SEGMENT.names.index("bytes"), SEGMENT.names.index("shared")
 #: shards that a version looks through for what has expired
 _LOOKS = 64
-#: segments that have ended, or that layers have too many of, before it is worth an effort
-_SOME = 64
 
 
 class EndedFile(NamedTuple):
@@ -82,175 +77,12 @@ class EndedFile(NamedTuple):
     bytes: int
 
 
-@dataclass
-class _Layer:
-    """A layer of a manifest, with what its merge with others needs."""
-
-    place: Layer
-    since: int
-    until: int
-    #: segments, live and released
-    size: int
-    released: Rows
-
-    @classmethod
-    def of(cls, place: Layer, content: LayerContent) -> _Layer:
-        size = len(content.rows) + len(content.released)
-        return cls(place, content.since, content.until, size, content.released)
-
-
-@dataclass
-class _Shard:
-    """The segments of one shard in the order of ordinals, of which some may have ended."""
-
-    rows: Rows = field(default_factory=lambda: np.empty(0, SEGMENT))
-    expiry: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    ends: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-    begins: Ints | None = None
-    size: int = 0
-    ended: int = 0
-    bytes: int = 0
-    #: live segments that other shards may list too
-    shared: int = 0
-    #: the first expiry of what expires
-    first_expiry: int = _NEVER
-    layers: list[_Layer] = field(default_factory=list)
-    #: ordinal and version of what was released since the last layer
-    released: list[tuple[int, int]] = field(default_factory=list)
-    #: the last version whose commit has the manifest
-    stamped: int = 0
-
-    def __len__(self) -> int:
-        return self.size - self.ended
-
-    def add(self, row: tuple[int, ...], expiry: int, how: int, begins: int | None) -> None:
-        """Add a live segment with an ordinal above all others."""
-        place = self.size
-        if place == len(self.rows):
-            self._move(slice(0, place), place + 1)
-        self.rows[place], self.expiry[place], self.ends[place] = row, expiry, how
-        if begins is not None:
-            if self.begins is None:
-                self.begins = np.full(len(self.rows), MINUS_INFINITY, np.int64)
-            self.begins[place] = begins
-        elif self.begins is not None:
-            self.begins[place] = MINUS_INFINITY
-        self.size = place + 1
-        self.bytes += row[_BYTES]
-        self.shared += row[_SHARED]
-        if how == _EXPIRES and expiry < self.first_expiry:
-            self.first_expiry = expiry
-
-    def append(
-        self, rows: Rows, expiry: Ints, ends: npt.NDArray[np.uint8], begins: Ints | None
-    ) -> None:
-        """Add many live segments with ordinals above all others."""
-        first, end = self.size, self.size + len(rows)
-        if end > len(self.rows):
-            self._move(slice(0, first), end)
-        self.rows[first:end], self.expiry[first:end], self.ends[first:end] = rows, expiry, ends
-        if begins is not None:
-            if self.begins is None:
-                self.begins = np.full(len(self.rows), MINUS_INFINITY, np.int64)
-            self.begins[first:end] = begins
-        self.size = end
-        self.bytes += int(rows["bytes"].sum())
-        self.shared += int(rows["shared"].sum())
-        self._find_first_expiry()
-
-    def live(self) -> npt.NDArray[np.intp]:
-        """Return the places of live segments."""
-        return np.flatnonzero(self.ends[: self.size] != _ENDED)
-
-    def expired(self, horizon: int) -> Rows:
-        """End what expires at or before the horizon, and return it."""
-        size = self.size
-        due = (self.expiry[:size] <= horizon) & (self.ends[:size] == _EXPIRES)
-        found = self._end(np.flatnonzero(due))
-        self._find_first_expiry()
-        return found
-
-    def outdated(self, base: int) -> Rows:
-        """End what a snapshot of version `base` replaces, and return it."""
-        places = np.flatnonzero(self.ends[: self.size] == _BASE)
-        return self._end(places[self.rows["version"][places] < base])
-
-    def without(self, ordinals: Collection[int]) -> Rows:
-        """End segments that are needed no more, and return those that were live."""
-        known, wanted = self.rows["ordinal"][: self.size], np.array(sorted(ordinals))
-        places = np.searchsorted(known, wanted)
-        inside = places < self.size
-        places, wanted = places[inside], wanted[inside]
-        places = places[(known[places] == wanted) & (self.ends[places] != _ENDED)]
-        found = self._end(places)
-        self.released += zip(found["ordinal"].tolist(), found["version"].tolist(), strict=True)
-        return found
-
-    def _end(self, places: npt.NDArray[np.intp]) -> Rows:
-        found = self.rows[places]
-        self.ends[places] = _ENDED
-        self.ended += len(places)
-        self.bytes -= int(found["bytes"].sum())
-        self.shared -= int(found["shared"].sum())
-        if self.ended > max(_SOME, self.size // 8):
-            self._move(self.live(), 0)
-        return found
-
-    def _find_first_expiry(self) -> None:
-        expires = self.ends[: self.size] == _EXPIRES
-        self.first_expiry = int(np.min(self.expiry[: self.size], where=expires, initial=_NEVER))
-
-    def _move(self, places: slice | npt.NDArray[np.intp], room: int) -> None:
-        """Move the segments at some places to new columns with room for a few more."""
-        kept = places.stop if isinstance(places, slice) else len(places)
-        room = max(room, kept) + max(room, kept) // 8 + 8
-
-        def moved(column: npt.NDArray[Item]) -> npt.NDArray[Item]:
-            new = np.empty(room, column.dtype)
-            new[:kept] = column[places]
-            return new
-
-        self.rows, self.expiry, self.ends = moved(self.rows), moved(self.expiry), moved(self.ends)
-        self.begins = None if self.begins is None else moved(self.begins)
-        if not isinstance(places, slice):
-            self.size, self.ended = kept, 0
-
-    # -- manifests -------------------------------------------------------------------------
-
-    def next_layer(self, version: int, lifetimes: Sequence[str]) -> LayerContent | None:
-        """Drop the layers that a new one replaces, and return it; None if nothing changed."""
-        written = sum(each.size for each in self.layers)
-        if written > 2 * len(self) + _SOME:
-            self.layers, self.released = [], []
-        since = self.layers[-1].until if self.layers else 0
-        places = self._since(since)
-        released = np.array(self.released, RELEASED)
-        if self.layers and not len(places) and not len(released):
-            return None
-        while self.layers and self.layers[-1].size <= 2 * (len(places) + len(released)):
-            last = self.layers.pop()
-            since, released = last.since, np.concatenate([last.released, released])
-            places = self._since(since)
-        released = released[released["version"] <= since]
-        self.released = []
-        if not len(places) and not len(released):
-            return None
-        begins = None if self.begins is None else self.begins[places]
-        rows, expiry = self.rows[places], self.expiry[places]
-        return LayerContent(since, version, rows, expiry, begins, released, lifetimes)
-
-    def _since(self, version: int) -> npt.NDArray[np.intp]:
-        """Return the places of live segments that versions after one have added."""
-        first = int(np.searchsorted(self.rows["version"][: self.size], version, side="right"))
-        return first + np.flatnonzero(self.ends[first : self.size] != _ENDED)
-
-
 class LiveSegments:
     """The live segments of the last version of a checkpoint."""
 
     def __init__(self, shards: int = 0) -> None:
         """Start without any, in shards that are known by their number if there are more."""
-        self._shards = {shard: _Shard() for shard in range(NO_SHARD, shards)}
+        self._shards = {shard: ShardSegments() for shard in range(NO_SHARD, shards)}
         self._bases: tuple[int, ...] = ()
         self._lifetimes: list[str] = []
         self._numbers: dict[str, int] = {}
@@ -272,7 +104,7 @@ class LiveSegments:
             return found
         last = store.load(version)
         wanted = set(range(NO_SHARD, len(last.bases)) if shards is None else shards)
-        found._shards = {shard: _Shard() for shard in sorted(wanted)}
+        found._shards = {shard: ShardSegments() for shard in sorted(wanted)}
         later: list[Commit] = []
         for number in range(version, 0, -1):
             commit = store.load(number)
@@ -311,12 +143,12 @@ class LiveSegments:
                 shard.without(layer.released["ordinal"].tolist())
                 shard.released = []
             numbers = np.array([self._number(name) for name in layer.lifetimes], np.uint16)
-            how = np.array([_BASE if is_base(name) else _EXPIRES for name in layer.lifetimes])
+            how = np.array([REPLACED if is_base(name) else EXPIRES for name in layer.lifetimes])
             rows = layer.rows.copy()
             rows["lifetime"] = numbers[layer.rows["lifetime"]]
             ends = how[layer.rows["lifetime"]].astype(np.uint8)
             shard.append(rows, layer.expiry, ends, layer.begins)
-            shard.layers.append(_Layer.of(place, layer))
+            shard.layers.append(WrittenLayer.of(place, layer))
             self._use(place)
 
     def _follow(self, commit: Commit) -> None:
@@ -351,7 +183,7 @@ class LiveSegments:
     ) -> Iterator[LiveSegment]:
         """Yield those of some shards by ordinal, all or those chosen by begin and expiry."""
         for number in self._shards if shards is None else shards:
-            shard = self._shards.get(number, _Shard())
+            shard = self._shards.get(number, ShardSegments())
             places = shard.live()
             if chosen is not None:
                 begins = (
@@ -402,7 +234,7 @@ class LiveSegments:
     def advance(self, commit: Commit) -> list[EndedFile]:
         """Become those of the next version; return the segments that it does not need."""
         for number in range(len(self._shards) - 1, len(commit.bases)):
-            self._shards[number] = _Shard()
+            self._shards[number] = ShardSegments()
         self._add(commit.added)
         turns = max(1, len(commit.bases) // _LOOKS)
         ended = self._release(commit, self._shards) + self._end_by_time(commit, turns)
@@ -428,7 +260,7 @@ class LiveSegments:
         if new:
             store.files.put(f"{store.root}/{MANIFESTS}/{name}", data)
         for (number, content), place in zip(new.items(), places, strict=True):
-            self._shards[number].layers.append(_Layer.of(place, content))
+            self._shards[number].layers.append(WrittenLayer.of(place, content))
         manifests = tuple(Manifest(n, tuple(self._places(n))) for n in due)
         others = (self._replaces or {}).items()
         self._replaces = None
@@ -445,7 +277,8 @@ class LiveSegments:
             shard = self._shards[manifest.shard]
             known = {each.place: each for each in shard.layers}
             shard.layers = [
-                known.get(place) or _Layer.of(place, read_layer(store.files, store.root, place))
+                known.get(place)
+                or WrittenLayer.of(place, read_layer(store.files, store.root, place))
                 for place in manifest.layers
             ]
             shard.released = []
@@ -477,7 +310,7 @@ class LiveSegments:
         found = LiveSegments(len(bases))
         found._bases, found._replaces = bases, self.layer_files()
         found._lifetimes, found._numbers = self._lifetimes, self._numbers
-        parents: dict[int, list[_Shard]] = {}
+        parents: dict[int, list[ShardSegments]] = {}
         for number, shard in self._shards.items():
             for heir in (NO_SHARD,) if number == NO_SHARD else heirs[number]:
                 parents.setdefault(heir, []).append(shard)
@@ -517,7 +350,7 @@ class LiveSegments:
 
     def _add(self, added: Iterable[LiveSegment]) -> None:
         for each in sorted(added, key=lambda each: each.info.ordinal):
-            how = _BASE if is_base(each.lifetime) else _EXPIRES
+            how = REPLACED if is_base(each.lifetime) else EXPIRES
             self._shards[each.shard].add(self._row(each), each.info.expiry, how, each.begins)
 
     def _row(self, segment: LiveSegment) -> tuple[int, ...]:
@@ -537,7 +370,7 @@ class LiveSegments:
             segment.shared,
         )
 
-    def _release(self, commit: Commit, shards: Mapping[int, _Shard]) -> list[Rows]:
+    def _release(self, commit: Commit, shards: Mapping[int, ShardSegments]) -> list[Rows]:
         """End what a commit releases; earlier releases did so for all shards."""
         by_shard: dict[int, list[int]] = {}
         for number, ordinal in commit.released:
