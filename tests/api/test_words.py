@@ -109,3 +109,22 @@ def test_words_about_events_are_those_of_events(stream: ice.Stream) -> None:
             rows.groupApply("k", lambda one, other: one, 5)  # type: ignore[arg-type]
     sides = stream.select("ts", "k"), result.select("k", "x")
     assert ice.join(*sides, on="k", within="1 second").columns == ["ts", "k", "x"]
+
+
+@pytest.mark.parametrize(
+    "keyed",
+    [
+        lambda s: s.groupBy("xs").agg(ice.count()),
+        lambda s: s.dropDuplicates("xs"),
+        lambda s: s.over(ice.count().alias("n"), partitionBy="xs"),
+        lambda s: s.join(s.withColumnRenamed("k", "other"), on="xs", within="1 hour"),
+        lambda s: s.session("1 hour").groupBy("xs").count(),
+        lambda s: s.latestBy("xs"),
+    ],
+    ids=["groups", "duplicates", "over", "join", "sessions", "updates"],
+)
+def test_columns_that_cannot_be_keys_are_refused_where_they_are_written(
+    keyed: Callable[[ice.Stream], Any], stream: ice.Stream
+) -> None:
+    with pytest.raises(DefinitionError, match=r"'xs' has type list.*group by one of its elements"):
+        keyed(stream.withColumn("xs", sf.array("x")))

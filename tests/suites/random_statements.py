@@ -121,6 +121,16 @@ class _Grammar:
             f"NOT EXISTS (SELECT 1 FROM {table} {inner} WHERE {inner}.k = {of}.k AND "
             f"{inner}.v > {of}.v AND {self._condition(inner)})",
             f"{of}.v > (SELECT avg({inner}.v) FROM {table} {inner}{where})",
+            f"{of}.v <= (SELECT max({inner}.v) FROM {table} {inner} WHERE {inner}.k = {of}.k AND "
+            f"{self._condition(inner)})",
+            f"2 < (SELECT count(*) FROM {table} {inner} WHERE {inner}.word = {of}.word AND "
+            f"{self._condition(inner)})",
+            f"({self._condition(of)} OR {of}.v IN (SELECT {self._number(inner)} FROM {table} "
+            f"{inner}{where}))",
+            f"({self._condition(of)} OR NOT EXISTS (SELECT 1 FROM {table} {inner} WHERE "
+            f"{inner}.v = {of}.v AND {self._condition(inner)}))",
+            f"{of}.v NOT IN (SELECT {self._number(inner)} FROM {table} {inner} WHERE "
+            f"{inner}.k = {of}.k AND {self._condition(inner)})",
             f"{of}.v < (SELECT max({self._number(inner)}) - 1 FROM {table} {inner}{where})",
             f"{of}.k IN (SELECT {inner}.k FROM {table} {inner} GROUP BY {inner}.k HAVING "
             f"count(*) > {self._dice.randint(2, 14)})",

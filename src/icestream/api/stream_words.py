@@ -132,6 +132,8 @@ class StreamWords(ColumnWords):
             raise DefinitionError(msg)
         names = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
         events._check_columns(names, "over")
+        for name in names:
+            check_comparable([events._node.payload.field(name)])
         if any(isinstance(each, Joined) for each in upstream(events._node)):
             msg = "over cannot follow a join with onPressure='defer': use onPressure='fetch'"
             raise DefinitionError(msg)

@@ -54,7 +54,7 @@ def sources(spark: SparkSession) -> dict[str, Any]:
 #: the ones of every run; the others are slow
 FIRST = (
     "not in with nulls", "functions over frames", "the rows after", "frames of rows that change",
-    "grouping sets",
+    "grouping sets", "queries about each row", "conditions with or", "rows of one", "qualify",
     "groups of all rows", "the first of each group", "a static table",
     "a time-bounded left join with a condition", "a time-bounded full join", "a join of windows",
     "a chain of time-bounded left joins",

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import Filtering
-from icestream.operators.payload_identity import identified
 from icestream.plan.nodes.events import Joined, Mapped, Node
 from icestream.plan.nodes.spilling import Spilling
 from icestream.sql.expressions.compile import Predicate
+from icestream.state.keys import KeyCodec
 
 #: a column that all streams have, or a column of each stream
 Equal = str | Sequence[str]
@@ -78,14 +78,11 @@ def _keys(nodes: Sequence[Node], on: str | Sequence[Equal]) -> tuple[tuple[str, 
                 msg = f"join names {name!r}; the columns are {node.payload.names}"
                 raise DefinitionError(msg)
         check_comparable([n.payload.field(name) for n, name in zip(nodes, row, strict=True)])
-    keys = tuple(zip(*rows, strict=True))
-    for node, names in zip(nodes, keys, strict=True):
-        identified(_nothing(node), names)
-    return keys
+    return tuple(zip(*rows, strict=True))
 
 
 def check_comparable(columns: Sequence[pa.Field]) -> None:
-    """Refuse columns whose equal values have different identities, or equal ones no meaning."""
+    """Refuse columns whose equal values have different identities or none, or have no meaning."""
     kinds = [each.type for each in columns]
     for is_number in (pa.types.is_signed_integer, pa.types.is_floating):
         if all(map(is_number, kinds)):
@@ -97,12 +94,7 @@ def check_comparable(columns: Sequence[pa.Field]) -> None:
             f"{told}: cast one of them with select('cast(x AS ...) AS x')"
         )
         raise DefinitionError(msg)
-
-
-def _nothing(node: Node) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.nulls(0, each.type) for each in node.payload], schema=node.payload
-    )
+    KeyCodec(pa.schema(columns[:1]))
 
 
 def _without_nulls(node: Node, names: tuple[str, ...]) -> Node:

@@ -1,28 +1,20 @@
-"""Expressions and conditions of statements: names, functions and nested queries.
+"""Expressions of statements: names and functions.
 
-Idea: an expression is checked and its names are resolved; a query inside it becomes a column of a
-relation beside it, which has one row. IN, EXISTS and their negations are semi and anti joins.
-
-Invariants:
-1. NOT IN follows SQL's rules for NULL (`test_oracle_statements`).
-
-Limits: only EXISTS may refer to outer rows, by conditions in its WHERE clause.
+Idea: an expression is checked, and its names are resolved by scope.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Self
 
 from sqlglot import exp
 
 from icestream.core.text_errors import guess
-from icestream.sql.relations.conditions import parts_of
 from icestream.sql.relations.definitions import Definitions, Functions, NamedRelation
-from icestream.sql.relations.names import ColumnNumbers, ColumnScope, reference, resolved
-from icestream.sql.relations.tree import Filter, Join, Relation, reads_only
+from icestream.sql.relations.names import ColumnNumbers, ColumnScope, resolved
+from icestream.sql.relations.tree import Filter, Relation
 from icestream.sql.statements.aggregates import ABSENT, NAMES, CallReader, called
 from icestream.sql.statements.dialect import written
 from icestream.sql.statements.tokens import Text
@@ -39,8 +31,8 @@ class ExpressionReader(ABC):
         self._definitions = dict(definitions)
         self._functions = functions
         self._numbers = numbers
-        #: columns of scalar queries
-        self._scalars: set[str] = set()
+        #: columns that are answers of nested queries
+        self._answers: set[str] = set()
         self._calls = CallReader(text, functions.own, written)
 
     @abstractmethod
@@ -105,123 +97,10 @@ class ExpressionReader(ABC):
             if not isinstance(each, exp.Window)
         )
 
-    def without_scalars(self, node: exp.Expr) -> tuple[exp.Expr, list[Relation]]:
-        """Return an expression with columns for its scalar queries, and the rows of these."""
-        node, rows = node.copy(), []
-        while (found := node.find(exp.Subquery)) is not None:
-            inside = self.inside().query(found.this)
-            if len(inside.names) != 1 or not self._has_one_row(found.this):
-                raise self._text.error(
-                    found, "a query in an expression must have one column and one row: select an "
-                    "aggregate without GROUP BY",
-                )  # fmt: skip
-            ((_, column),) = inside.names
-            self._scalars.add(column)
-            rows.append(inside.relation)
-            new = reference(column, found)
-            node = new if found is node else node
-            found.replace(new)
-        return node, rows
-
-    def _has_one_row(self, tree: exp.Expr) -> bool:
-        """Return whether a query has one row: aggregates without groups."""
-        return (
-            isinstance(tree, exp.Select)
-            and not tree.args.get("group")
-            and not tree.args.get("having")
-            and any(self.is_aggregate(each) for each in tree.expressions)
-        )
-
-    # -- conditions ------------------------------------------------------------------------
-
-    def where(self, query: NamedRelation, clause: exp.Where | None) -> NamedRelation:
-        """Keep the rows that satisfy WHERE."""
-        for part in parts_of(clause):
-            query = self._condition(query, part)
-        return query
-
-    def _condition(self, query: NamedRelation, part: exp.Expr) -> NamedRelation:
-        """Keep the rows that satisfy a part of a condition."""
-        negated = isinstance(part, exp.Not)
-        inner = part.this if negated else part
-        while isinstance(inner, exp.Paren):
-            inner = inner.this
-        if isinstance(inner, exp.In) and inner.args.get("query") is not None:
-            return self._membership(query, inner, negated=negated)
-        if isinstance(inner, exp.Exists):
-            return self._existence(query, inner, negated=negated)
-        if part.find(exp.Exists) or any(each.args.get("query") for each in part.find_all(exp.In)):
-            raise self._text.error(
-                part, "IN (SELECT ...) and EXISTS must be conditions of their own, joined by AND"
-            )
-        part, rows = self.without_scalars(part)
-        condition = self.row_expression(part, query.scope)
-        relation = beside(query.relation, rows)
-        return NamedRelation(filtered(relation, parts_of(condition)), query.scope)
-
-    def _membership(self, query: NamedRelation, node: exp.In, *, negated: bool) -> NamedRelation:
-        """Read IN and NOT IN over a query."""
-        inside = self.inside().query(node.args["query"])
-        if len(inside.names) != 1:
-            raise self._text.error(node, "the query of IN must have one column")
-        value = self.row_expression(node.this, query.scope)
-        ((_, column),) = inside.names
-        equal = exp.EQ(this=value, expression=reference(column))
-        place = self._text.place_of(node)
-        if not negated:
-            joined = Join(query.relation, inside.relation, "semi", (equal,), place)
-            return NamedRelation(joined, query.scope)
-        joined = Join(query.relation, inside.relation, "anti", (equal,), place)
-        # a NULL in the query leaves no row; a row with NULL stays only beside an empty query
-        nulls = self.inside().query(node.args["query"])
-        ((_, other),) = nulls.names
-        only_nulls = filtered(
-            nulls.relation, [exp.Is(this=reference(other), expression=exp.null())]
-        )
-        joined = Join(joined, only_nulls, "anti", (), place)
-        anything = self.inside().query(node.args["query"]).relation
-        of_null = exp.Is(this=value.copy(), expression=exp.null())
-        return NamedRelation(Join(joined, anything, "anti", (of_null,), place), query.scope)
-
-    def _existence(self, query: NamedRelation, node: exp.Exists, *, negated: bool) -> NamedRelation:
-        """Read EXISTS and NOT EXISTS; conditions with outer columns become the join's."""
-        inner = node.this.unnest() if isinstance(node.this, exp.Subquery) else node.this
-        if (
-            not isinstance(inner, exp.Select)
-            or any(inner.args.get(each) for each in ("group", "having", "limit"))
-            or any(self.is_aggregate(each) for each in inner.expressions)
-        ):
-            message = "EXISTS takes a SELECT without aggregates, GROUP BY, HAVING and LIMIT"
-            raise self._text.error(node, message)
-        reader = self.inside()
-        inside = reader.rows_of(inner)
-        across = []
-        for each in parts_of(inner.args.get("where")):
-            if each.find(exp.Query):
-                inside = reader._condition(inside, each)
-                continue
-            condition = self.row_expression(each, inside.scope, query.scope)
-            if reads_only(inside.relation.columns, condition):
-                inside = replace(inside, relation=filtered(inside.relation, [condition]))
-            else:
-                across.append(condition)
-        kind = "anti" if negated else "semi"
-        place = self._text.place_of(node)
-        return NamedRelation(
-            Join(query.relation, inside.relation, kind, tuple(across), place), query.scope
-        )
-
 
 def own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the nodes of an expression without those of queries inside it."""
     return node.walk(prune=lambda found: isinstance(found, exp.Subquery))
-
-
-def beside(relation: Relation, rows: Iterable[Relation]) -> Relation:
-    """Join the rows of scalar queries."""
-    for each in rows:
-        relation = Join(relation, each, "inner", ())
-    return relation
 
 
 def filtered(relation: Relation, conditions: Iterable[exp.Expr]) -> Relation:

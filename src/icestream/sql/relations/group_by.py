@@ -20,16 +20,17 @@ from sqlglot import exp
 from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.conditions import parts_of
 from icestream.sql.relations.definitions import NamedRelation
-from icestream.sql.relations.expressions import ExpressionReader, beside, filtered, own_nodes
+from icestream.sql.relations.expressions import filtered, own_nodes
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
     ScopedColumn,
-    is_resolved,
+    is_known,
     reference,
     resolved,
     unknown_column,
 )
+from icestream.sql.relations.nested import NestedReader, RowsBeside, beside
 from icestream.sql.relations.tree import Grouped, Project, Relation, TimeWindow, WindowTable, bare
 from icestream.sql.relations.window_calls import read_window, window_call
 from icestream.sql.statements.aggregates import AggregateCall, called
@@ -45,9 +46,11 @@ class SelectItem:
     node: exp.Expr
     place: TextSpan
     is_alias: bool = True
+    #: whether only a condition reads it
+    is_hidden: bool = False
 
 
-class GroupReader(ExpressionReader):
+class GroupReader(NestedReader):
     """Reads what is computed for groups."""
 
     def grouped(
@@ -64,21 +67,25 @@ class GroupReader(ExpressionReader):
             grouping.sets = [(*edges, *(texts[place] for place in each)) for each in sets]
         made: dict[str, exp.Expr] = {}
         aliases: dict[str, exp.Expr] = {}
-        scalars: list[Relation] = []
+        nested: list[RowsBeside] = []
+
+        def over_groups(node: exp.Expr) -> exp.Expr:
+            return self._over_groups(node, query.scope, grouping, aliases)
+
         entries: list[ScopedColumn] = []
         for item in items:
-            node, rows = self.without_scalars(item.node)
-            scalars += rows
+            node, rows = self.without_nested(item.node, over_groups)
+            nested += rows
             column = self._numbers.new(item.name)
             made[column] = self._over_groups(node, query.scope, grouping)
             if item.is_alias:
                 aliases[item.name.lower()] = made[column]
-            entries.append(ScopedColumn(None, item.name, column))
+            entries.append(ScopedColumn(None, item.name, column, starred=not item.is_hidden))
         having = []
         for each in parts_of(tree.args.get("having")):
-            node, rows = self.without_scalars(each)
-            scalars += rows
-            having += parts_of(self._over_groups(node, query.scope, grouping, aliases))
+            node, rows = self.without_nested(each, over_groups, is_condition=True)
+            nested += rows
+            having += parts_of(over_groups(node))
         if implied and not grouping.shows_window:
             heading = query.scope.windows[-1].heading
             column = self._numbers.new(heading)
@@ -89,7 +96,7 @@ class GroupReader(ExpressionReader):
                 items[0].place,
                 "nothing is aggregated: select an aggregate such as COUNT(*), or GROUP BY columns",
             )
-        relation = filtered(beside(grouping.relation(query.relation), scalars), having)
+        relation = filtered(beside(grouping.relation(query.relation), nested), having)
         windows = windows_of(made, query.scope, grouping.keys)
         return NamedRelation(Project(relation, made), ColumnScope(tuple(entries), windows))
 
@@ -146,14 +153,14 @@ class GroupReader(ExpressionReader):
     def _is_key(self, node: exp.Expr, scope: ColumnScope) -> bool:
         """Return whether GROUP BY ALL groups by an item: one over columns, without aggregates."""
         columns = list(node.find_all(exp.Column))
-        known = all(_is_known(each, scope) for each in columns)
+        known = all(is_known(each, scope) for each in columns)
         return bool(columns) and known and not self.is_aggregate(node)
 
     def _meant(self, node: exp.Expr, scope: ColumnScope, items: Sequence[SelectItem]) -> exp.Expr:
         """Return the expression that an element of GROUP BY stands for."""
         if isinstance(node, exp.Literal) and not node.is_string:
             return items[self.position(node, len(items))].node
-        if isinstance(node, exp.Column) and not scope.find(_parts(node))[0]:
+        if isinstance(node, exp.Column) and not is_known(node, scope):
             for item in items:
                 if item.name.lower() == node.name.lower() and len(node.parts) == 1:
                     return item.node
@@ -188,7 +195,7 @@ class GroupReader(ExpressionReader):
         aliases: Mapping[str, exp.Expr],
     ) -> exp.Expr:
         """Return the column that holds the value of a node, or the node itself to descend into."""
-        if isinstance(node, exp.Literal) or node.name in self._scalars:
+        if isinstance(node, exp.Literal) or node.name in self._answers:
             return node
         if isinstance(node, exp.Window):
             raise self._text.error(
@@ -202,7 +209,7 @@ class GroupReader(ExpressionReader):
         if self._calls.is_aggregate(node):
             return reference(self._aggregate(node, scope, grouping), node)
         column = node if isinstance(node, exp.Column) else None
-        known = all(_is_known(each, scope) for each in node.find_all(exp.Column))
+        known = all(is_known(each, scope) for each in node.find_all(exp.Column))
         key = grouping.held(self.expression(node, scope)) if known else None
         if key is not None:
             return reference(key, node)
@@ -366,17 +373,9 @@ _EDGES = ("start", "end")
 _WINDOW_NAMES = ("window", "session_window", "window_start", "window_end", "time")
 
 
-def _parts(node: exp.Column) -> list[str]:
-    return [part.name for part in node.parts]
-
-
-def _is_known(node: exp.Column, scope: ColumnScope) -> bool:
-    return is_resolved(node) or bool(scope.find(_parts(node))[0])
-
-
 def _window_of(node: exp.Expr, scope: ColumnScope) -> WindowTable | None:
     """Return the window that a name in GROUP BY belongs to."""
-    if not isinstance(node, exp.Column) or is_resolved(node) or scope.find(_parts(node))[0]:
+    if not isinstance(node, exp.Column) or is_known(node, scope):
         return None
     first = node.parts[0].name.lower()
     known = (*scope.windows[-1:],)

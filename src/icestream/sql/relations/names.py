@@ -120,6 +120,11 @@ def is_resolved(node: exp.Expr) -> bool:
     return isinstance(node, exp.Column) and "resolved" in node.meta
 
 
+def is_known(node: exp.Column, scope: ColumnScope) -> bool:
+    """Return whether a scope has a column."""
+    return is_resolved(node) or bool(scope.find([part.name for part in node.parts])[0])
+
+
 def resolved(node: exp.Expr, scopes: Sequence[ColumnScope], text: Text) -> exp.Expr:
     """Return an expression over columns, found in the first scope that has them."""
 

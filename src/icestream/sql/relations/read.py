@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -31,6 +32,7 @@ from icestream.sql.relations.names import (
 from icestream.sql.relations.select_list import SelectReader
 from icestream.sql.relations.times import time_of
 from icestream.sql.relations.tree import (
+    Filter,
     Grouped,
     Join,
     Lasting,
@@ -42,18 +44,13 @@ from icestream.sql.relations.tree import (
     walk,
 )
 from icestream.sql.relations.window_calls import read_window, window_call
-from icestream.sql.statements.aggregates import called
+from icestream.sql.statements.aggregates import AggregateCall, called
 from icestream.sql.statements.tokens import Text
 
 #: arguments of sqlglot's SELECT: the word they start with, and what to do instead
 _REFUSED: dict[str, tuple[str, str]] = {
     "hint": ("SELECT", "hints have no effect here: remove them"),
     "laterals": ("LATERAL", "LATERAL is not supported: explode in Spark, before ice.stream"),
-    "qualify": (
-        "QUALIFY",
-        "QUALIFY is not supported: write the query in FROM (...) and its condition in WHERE, or a "
-        "condition on groups in HAVING",
-    ),
     "windows": ("WINDOW", "WINDOW is not supported: write OVER (...) where it is used"),
     "sort": ("SORT", "a stream is not sorted: leave SORT BY out, or write ORDER BY ... LIMIT n"),
     "cluster": ("CLUSTER", "CLUSTER BY is not supported: use writeStream.partitionBy(...)"),
@@ -89,14 +86,8 @@ class QueryReader(SelectReader):
         match tree:
             case exp.Select():
                 return self._select(tree)
-            case exp.Union():
-                return self._union(tree)
             case exp.SetOperation():
-                raise self._text.error(
-                    self._text.keyword("INTERSECT", "EXCEPT", "MINUS") or tree,
-                    "INTERSECT and EXCEPT are not supported: write WHERE ... IN (SELECT ...) or "
-                    "NOT IN (SELECT ...)",
-                )
+                return self._set_operation(tree)
         if called(tree) in _STREAMS and len(tree.expressions) == 1:
             return self._streamed(self.query(tree.expressions[0]), str(called(tree)))
         raise self._text.error(tree, "a query must be a SELECT")
@@ -134,11 +125,15 @@ class QueryReader(SelectReader):
             query = self._in_brackets(query, brackets)
             aggregated = True
         items = self.items(tree, query.scope, grouped=aggregated)
+        qualify = tree.args.get("qualify")
+        if qualify is not None:
+            qualify = self.qualified(qualify, query.scope, items)
         if aggregated:
             query = self.grouped(query, tree, items, implied=brackets is not None)
             self._check_partition(query, brackets)
         else:
             query = self.projected(query, items, tree)
+        query = self.where(query, qualify)
         if (distinct := tree.args.get("distinct")) is not None:
             if distinct.args.get("on"):
                 raise self._text.error(
@@ -338,24 +333,56 @@ class QueryReader(SelectReader):
             )
         return replace(query, relation=Lasting(query.relation, window.range))
 
-    # -- UNION -----------------------------------------------------------------------------
+    # -- UNION, INTERSECT, EXCEPT ----------------------------------------------------------
 
-    def _union(self, tree: exp.Union) -> NamedRelation:
+    def _set_operation(self, tree: exp.SetOperation) -> NamedRelation:
         parts = [self.inside().query(each) for each in (tree.this, tree.expression)]
+        word = tree.key.upper()
+        place = self._text.keyword(word) or tree
         lengths = [len(part.names) for part in parts]
         if len(set(lengths)) > 1:
-            raise self._text.error(
-                self._text.keyword("UNION") or tree,
-                f"the queries of a UNION have {lengths} columns",
-            )
+            raise self._text.error(place, f"the queries of {word} have {lengths} columns")
+        if isinstance(tree, exp.Union):
+            query = self._union(parts)
+            query = self.distinct(query) if tree.args.get("distinct") else query
+            return self.limited(query, tree)
+        if not tree.args.get("distinct"):
+            raise self._text.error(place, f"{word} ALL is not supported: write {word}")
+        return self.limited(self._in_both(parts, negated=isinstance(tree, exp.Except)), tree)
+
+    def _union(
+        self, parts: Sequence[NamedRelation], marks: Sequence[tuple[int, ...]] = ((), ())
+    ) -> NamedRelation:
+        """Return the rows of two queries, each with numbers of its own in hidden columns."""
         names = [name for name, _ in parts[0].names]
-        columns = tuple(self._numbers.new(name) for name in names)
-        aligned = tuple(
-            Project(part.relation, {self._numbers.new(n): reference(c) for n, c in part.names})
-            for part in parts
+        hidden = [f"mark {place}" for place in range(len(marks[0]))]
+        aligned = []
+        for part, numbers in zip(parts, marks, strict=True):
+            items: dict[str, exp.Expr] = {self._numbers.new(n): reference(c) for n, c in part.names}
+            items |= {self._numbers.new("mark"): exp.Literal.number(each) for each in numbers}
+            aligned.append(Project(part.relation, items))
+        columns = tuple(self._numbers.new(name) for name in (*names, *hidden))
+        entries = tuple(
+            ScopedColumn(None, name, column, starred=name not in hidden)
+            for name, column in zip((*names, *hidden), columns, strict=True)
         )
-        entries = tuple(ScopedColumn(None, n, c) for n, c in zip(names, columns, strict=True))
-        query = NamedRelation(UnionAll(aligned, columns), ColumnScope(entries))
-        if tree.args.get("distinct"):
-            query = self.distinct(query)
-        return self.limited(query, tree)
+        return NamedRelation(UnionAll(tuple(aligned), columns), ColumnScope(entries))
+
+    def _in_both(self, parts: Sequence[NamedRelation], *, negated: bool) -> NamedRelation:
+        """Return the different rows of one query that another has too, or has not.
+
+        Rows are grouped rather than joined, because NULL is equal to NULL here.
+        """
+        union = self._union(parts, ((1, 0), (0, 1)))
+        distinct = self.distinct(union)
+        groups = distinct.relation
+        assert isinstance(groups, Grouped)
+        marks = [each.column for each in union.scope.entries if not each.starred]
+        calls = {self._numbers.new("rows"): AggregateCall("sum", (mark,)) for mark in marks}
+        none = exp.Literal.number(0)
+        one, other = (reference(name) for name in calls)
+        met = (
+            exp.EQ(this=other, expression=none) if negated else exp.GT(this=other, expression=none)
+        )
+        conditions = (exp.GT(this=one, expression=none.copy()), met)
+        return replace(distinct, relation=Filter(replace(groups, calls=calls), conditions))

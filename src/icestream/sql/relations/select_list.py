@@ -2,7 +2,8 @@
 
 Idea: a SELECT list is a projection. Functions over frames are columns of a relation below it, and
 ROW_NUMBER() is the rank of a top without a limit, until a condition around the query sets one.
-Columns that ORDER BY reads and SELECT does not return are hidden columns of the projection.
+Columns that ORDER BY or QUALIFY reads and SELECT does not return are hidden columns of the
+projection.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from sqlglot import exp
 
 from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.definitions import NamedRelation
-from icestream.sql.relations.expressions import beside
 from icestream.sql.relations.frames import of_numbered, read_over
 from icestream.sql.relations.group_by import GroupReader, SelectItem, windows_of
 from icestream.sql.relations.names import (
     ColumnScope,
     ScopedColumn,
+    is_known,
     reference,
     resolved,
     unknown_column,
 )
+from icestream.sql.relations.nested import beside
 from icestream.sql.relations.tree import Grouped, Over, OverCall, Project, Relation, SortKey, Top
 from icestream.sql.statements.aggregates import AggregateCall, called
 from icestream.sql.statements.dialect import PLACE
@@ -56,6 +58,24 @@ class SelectReader(GroupReader):
             items.append(SelectItem(name, node, place, bool(each.alias)))
         return items
 
+    def qualified(self, clause: exp.Expr, scope: ColumnScope, items: list[SelectItem]) -> exp.Expr:
+        """Return the condition of QUALIFY over items, of which it adds those it needs."""
+        names = {item.name.lower() for item in items if item.is_alias}
+
+        def change(node: exp.Expr) -> exp.Expr:
+            if not isinstance(node, exp.Window | exp.Column):
+                return node
+            of_select = node.sql().lower() in names
+            if isinstance(node, exp.Column) and of_select and not is_known(node, scope):
+                return node
+            name = f"qualify {len(items)}"
+            place = self._text.place_of(node)
+            items.append(SelectItem(name, node.copy(), place, is_alias=False, is_hidden=True))
+            return exp.column(exp.to_identifier(name, quoted=True))
+
+        condition: exp.Expr = clause.this
+        return condition.transform(change)
+
     def projected(
         self, query: NamedRelation, items: Sequence[SelectItem], tree: exp.Select
     ) -> NamedRelation:
@@ -72,11 +92,13 @@ class SelectReader(GroupReader):
                 query = replace(query, relation=ranked)
                 made[column] = reference(ranked.columns[-1])
             else:
-                node, rows = self.without_scalars(item.node)
+                node, rows = self.without_nested(
+                    item.node, lambda outer: self.row_expression(outer, scope)
+                )
                 node = self._with_frames(node, scope, item.name, frames, numbers)
                 made[column] = self.expression(node, scope)
                 query = replace(query, relation=beside(query.relation, rows))
-            entries.append(ScopedColumn(None, item.name, column))
+            entries.append(ScopedColumn(None, item.name, column, starred=not item.is_hidden))
         for name, node in self._order_columns(tree, scope, items).items():
             column = self._numbers.new(name)
             made[column] = node
