@@ -37,7 +37,7 @@ from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Parcel
-from icestream.state.files import LocalFiles
+from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.segments import segment_name
 from icestream.state.versions.attempts import new_attempt
@@ -88,7 +88,7 @@ class ReportedTasks:
 
     def __init__(self, case: Case, files: LocalFiles) -> None:
         """Report for the shards of a case."""
-        self.parcel_files = files
+        self.parcel_files: Files = files
         self.epoch = 0
         self.refused: TableLayout | None = None
         self.refused_columns: pa.Schema | None = None
@@ -178,7 +178,7 @@ def _measured(case: Case) -> dict[str, Any]:
     settings = replace(settings, parallelism=min(64, case.shards))
     files = LocalFiles()
     executor = ReportedTasks(case, files)
-    driver = Driver(plan, settings, files, executor)
+    driver: Driver[int] = Driver(plan, settings, files, executor)
     driver.batch(0, 0)
     driver.close()
     _fill(driver.store, case)

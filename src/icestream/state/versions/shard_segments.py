@@ -37,7 +37,7 @@ Item = TypeVar("Item", bound=np.generic)
 EXPIRES, REPLACED, ENDED = range(3)
 _NEVER = 2**63 - 1
 #: places of fields in a row
-_BYTES, _SHARED = (list(SEGMENT.fields or ()).index(name) for name in ("bytes", "shared"))
+_BYTES, _SHARED = ((SEGMENT.names or ()).index(name) for name in ("bytes", "shared"))
 #: segments that have ended, or that layers have too many of, before it is worth an effort
 _SOME = 64
 
