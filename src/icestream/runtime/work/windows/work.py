@@ -108,7 +108,7 @@ class WindowWork(Work):
         tiled = tuple(map(Tiled.from_json, composition or ()))
         work = WindowShard(self._plan, store, tiled, flushed=flushed, switched=switched)
         again = self._again(context, parcels) if store != PANES else None
-        lifetimes = len(lower.lifetimes(self._plan))
+        lifetimes, paths_of_all = len(lower.lifetimes(self._plan)), tuple(paths)
         tasks = [
             context.task(
                 work=work
@@ -118,7 +118,7 @@ class WindowWork(Work):
                 watermark=reached,
                 first_ordinal=context.first_ordinal + shard * lifetimes,
                 quota=self.quota(context, shard),
-                parcels=tuple(paths),
+                parcels=paths_of_all,
             )
             for shard in range(context.shards)
         ]
