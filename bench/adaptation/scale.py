@@ -47,7 +47,7 @@ from icestream.state.versions.manifests import (
     RELEASED,
     SEGMENT,
     LayerContent,
-    Manifest,
+    ShardManifest,
     layers_file,
 )
 
@@ -158,7 +158,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     rows = []
     for case in cases:
         progress.step(f"{case.live:,} segments in {case.shards:,} shards")
-        row = _measured(case)
+        row = measured(case)
         progress.note(str(row))
         rows.append(row)
     over = max(row["ms"] - row["allowed_ms"] for row in rows)
@@ -169,7 +169,8 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     return Measurement({"rows": rows}, bars)
 
 
-def _measured(case: Case) -> dict[str, Any]:
+def measured(case: Case) -> dict[str, Any]:
+    """Make versions of one checkpoint; return what they cost."""
     folder = scratch(workspace(), "scale")
     plan = WindowJob((Windows(60 * SECOND, SECOND),), SECOND, max(256, case.shards)).combined
     settings = Settings(
@@ -185,22 +186,18 @@ def _measured(case: Case) -> dict[str, Any]:
     began = time.process_time()
     driver = Driver(plan, settings, files, executor)
     opened = time.process_time() - began
-    costs, sizes, changed, most = [], [], [], 0
+    costs, sizes, changed, live = [], [], [], 0
+    most = psutil.Process().memory_info().rss
     for number in range(3, 3 + WARM + MEASURED):
-        before = driver.last
-        assert before is not None
-        live = driver.live_segments
-        collected = time.process_time()
-        driver.batch(number, 0)
-        cost = time.process_time() - collected - executor.seconds
-        if number < 3 + WARM:
-            continue
-        ended = live + executor.added - driver.live_segments
-        costs.append(1e3 * cost)
-        changed.append(executor.added + ended)
-        sizes.append(_written(folder / "checkpoint", before.version + 1))
+        began = time.process_time()
+        (made,) = driver.batch(number, 0)
+        cost = time.process_time() - began - executor.seconds
+        before, live = live, made.progress["icestream"]["segments"]
         most = max(most, psutil.Process().memory_info().rss)
-    live = driver.live_segments
+        if number >= 3 + WARM:
+            costs.append(1e3 * cost)
+            changed.append(2 * executor.added + before - live)
+            sizes.append(_written(folder / "checkpoint", made.commit.version))
     driver.close()
     gc.collect()
     return {
@@ -241,7 +238,7 @@ def _fill(store: VersionStore, case: Case) -> None:
         name = f"{version:012d}-{shard + 1:016x}.layers"
         (place,), data = layers_file(name, [content])
         store.files.put(f"{store.root}/{MANIFESTS}/{name}", data)
-        manifests.append(Manifest(shard, (place,)))
+        manifests.append(ShardManifest(shard, (place,)))
     filled = replace(
         last,
         version=version,

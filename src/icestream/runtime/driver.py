@@ -163,11 +163,6 @@ class Driver(Generic[Batch_contra]):
     def last(self) -> Commit | None:
         return self._versions.last
 
-    @property
-    def live_segments(self) -> int:
-        """Return how many segments the last version needs, by shard."""
-        return len(self._versions.live)
-
     def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
         """Compute a batch with Spark's number, or return again what was committed for it."""
         before = self._resumed()

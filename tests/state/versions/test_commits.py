@@ -15,7 +15,7 @@ from icestream.state.versions.commits import (
     LiveSegment,
     VersionStore,
 )
-from icestream.state.versions.manifests import Layer, Manifest
+from icestream.state.versions.manifests import Layer, ShardManifest
 from icestream.state.versions.ownership import Place
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 
@@ -69,7 +69,7 @@ def test_a_commit_reads_back_as_it_was_written() -> None:
         results=(info(0),),
         late=(info(1),),
         totals={"events": 3},
-        manifests=(Manifest(0, (Layer("000000000001-0000000000000000.layers", 40, 60, 7),)),),
+        manifests=(ShardManifest(0, (Layer("000000000001-0000000000000000.layers", 40, 60, 7),)),),
         live=added,
     )
     store.create(written)

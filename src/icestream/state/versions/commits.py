@@ -32,7 +32,7 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo, text, whole
 from icestream.state.versions.attempts import LAST_EPOCH
-from icestream.state.versions.manifests import MANIFESTS, Manifest
+from icestream.state.versions.manifests import MANIFESTS, ShardManifest
 from icestream.state.versions.ownership import (
     TAKEN_BY,
     Owner,
@@ -148,7 +148,7 @@ class Commit:
     #: files that it adds to tables
     tables: tuple[TableFile, ...] = ()
     #: manifests of the shards whose turn it is
-    manifests: tuple[Manifest, ...] = ()
+    manifests: tuple[ShardManifest, ...] = ()
     #: all live segments, in some commits of releases that had no manifests
     live: tuple[LiveSegment, ...] | None = None
     #: the epoch of the owner that committed it; 0 where nobody owned the checkpoint
@@ -205,7 +205,7 @@ class Commit:
             results=tuple(map(SegmentInfo.from_json, value["results"])),
             late=tuple(map(SegmentInfo.from_json, value["late"])),
             tables=tuple(map(TableFile.from_json, value["tables"])),
-            manifests=tuple(map(Manifest.from_json, manifests)),
+            manifests=tuple(map(ShardManifest.from_json, manifests)),
             live=None if live is None else tuple(map(LiveSegment.from_json, live)),
         )
 

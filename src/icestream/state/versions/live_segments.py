@@ -52,8 +52,8 @@ from icestream.state.versions.manifests import (
     SEGMENT,
     Ints,
     Layer,
-    Manifest,
     Rows,
+    ShardManifest,
     layers_file,
     read_layer,
 )
@@ -135,7 +135,7 @@ class LiveSegments:
             self._shards[shard].stamped = commit.version
         wanted -= listed
 
-    def _read(self, store: VersionStore, manifest: Manifest) -> None:
+    def _read(self, store: VersionStore, manifest: ShardManifest) -> None:
         shard = self._shards[manifest.shard]
         for place in manifest.layers:
             layer = read_layer(store.files, store.root, place)
@@ -261,7 +261,7 @@ class LiveSegments:
             store.files.put(f"{store.root}/{MANIFESTS}/{name}", data)
         for (number, content), place in zip(new.items(), places, strict=True):
             self._shards[number].layers.append(WrittenLayer.of(place, content))
-        manifests = tuple(Manifest(n, tuple(self._places(n))) for n in due)
+        manifests = tuple(ShardManifest(n, tuple(self._places(n))) for n in due)
         others = (self._replaces or {}).items()
         self._replaces = None
         return replace(commit, manifests=manifests), [

@@ -78,7 +78,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ShardManifest:
     """The layers of a shard at the end of a version."""
 
     shard: int
@@ -88,7 +88,7 @@ class Manifest:
         return {"shard": self.shard, "layers": [each.to_json() for each in self.layers]}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Manifest:
+    def from_json(cls, value: Mapping[str, Any]) -> ShardManifest:
         """Return what `to_json` wrote; ValueError if it is not valid."""
         return cls(whole(value["shard"], -1), tuple(map(Layer.from_json, value["layers"])))
 
