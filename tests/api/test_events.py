@@ -215,6 +215,21 @@ def test_oracle_running_aggregates_equal_those_of_a_batch(world: World, tmp_path
     assert now(rows) == batch(expected)
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "left_semi", "left_anti"])
+def test_oracle_rows_of_a_batch_beside_answers(how: str, world: World, tmp_path: Path) -> None:
+    frame = world.ratings.batch()
+    names = frame.where("user IS NOT NULL").selectExpr("user", "item AS name").distinct()
+    names = names.where("user % 3 <> 1").union(names.selectExpr("CAST(NULL AS INT)", "name"))
+    rows = run(counted(world).join(names, on="user", how=how), tmp_path, "update", flush=False)
+    expected = (
+        frame.where("rating > 1")
+        .groupBy("user")
+        .agg(sf.count("*").alias("n"), sf.sum("rating").alias("total"))
+        .join(names, on="user", how=how)
+    )
+    assert now(rows) == batch(expected)
+
+
 @pytest.mark.parametrize("how", ["inner", "full_outer"])
 def test_oracle_a_join_within_a_time_equals_sparks(how: str, world: World, tmp_path: Path) -> None:
     left = world.rated().select("user", "item", "ts AS rated")

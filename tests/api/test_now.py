@@ -168,8 +168,6 @@ def test_what_has_no_table_is_refused_where_it_is_written(feed: Feed) -> None:
     tenth = stream.window("1 minute", slide=ice.rows(10)).groupBy("key").count()
     with pytest.raises(DefinitionError, match="every m-th event"):
         tenth.writeStream.outputMode("now")
-    with pytest.raises(DefinitionError, match="do not hold"):
-        stream.over(ice.count().alias("n")).writeStream.outputMode("now")
     kept = stream.window("1 minute").groupBy("key").count().groupBy("key").count()
     lasting = stream.events().select("key AS key2").last("1 minute")
     with pytest.raises(DefinitionError, match=r"forever\(\)"):

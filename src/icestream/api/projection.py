@@ -91,7 +91,7 @@ class ProjectedRows(ColumnWords):
                 "stream.join(other, on=..., within=...)"
             )
             raise DefinitionError(msg)
-        return self._then("join", (), lambda rows: rows.join(other, on, how))
+        return self._then("join", (other, on, how), lambda rows: rows.join(other, on, how))
 
     @property
     def _types(self) -> StructType:

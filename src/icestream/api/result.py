@@ -367,12 +367,6 @@ class Result(WindowWords, ProjectedRows):
             assert self._statement is not None
             rows = rows_of_statement(self._statement, newest=newest)
         for word, given in self._words:
-            if word == "join":
-                msg = (
-                    "the rows were joined with a batch on their way to the sink, so nothing can "
-                    "follow: join the stream with the batch, before the window"
-                )
-                raise DefinitionError(msg)
             rows = getattr(rows, word)(*given)
         return rows
 

@@ -108,7 +108,8 @@ def _check_time(df: DataFrame, time: str) -> None:
     try:
         kind = df.select(sf.col(time)).schema[0].dataType
     except AnalysisException:
-        msg = f"there is no column {time!r} for the event time; the columns are {df.columns}"
+        asked = f"there is no column {time!r} for the event time" if time else "name the event time"
+        msg = f"{asked}, ice.stream(df, time=...); the columns are {df.columns}"
         raise DefinitionError(msg) from None
     if not isinstance(kind, TimestampType | TimestampNTZType):
         msg = (

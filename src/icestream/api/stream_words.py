@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from icestream.api.column_text import sql_text
 from icestream.api.event_joins import (
@@ -31,6 +32,7 @@ from icestream.api.event_joins import (
 )
 from icestream.api.functions import AggregateExpression, count
 from icestream.api.hints import warn_of_instants
+from icestream.api.table_joins import beside_table
 from icestream.api.words import ColumnWords
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
@@ -206,7 +208,8 @@ class StreamWords(ColumnWords):
         """Pair events whose lifetimes overlap; a pair lives while both events do.
 
         Args:
-            other: another stream, result or events; inside a group, a stream of the same group.
+            other: another stream, result or events; inside a group, a stream of the same group; or
+                a batch DataFrame, whose rows are read now and belong to the query.
             on: columns with equal values: a name that both have, or a pair of names, or a list of
                 these; needed outside a group. Null equals nothing.
             how: which events to return besides pairs: with `inner` none; with `left`, `right` or
@@ -230,6 +233,8 @@ class StreamWords(ColumnWords):
             ... ).columns
             ['symbol', 'volume', 'price']
         """
+        if isinstance(other, DataFrame):
+            return beside_table(self.events(), other, on, how)
         mine, theirs = self.events(), other.events() if isinstance(other, StreamWords) else other
         streams = mine._together([theirs], "join")
         kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)

@@ -1,4 +1,4 @@
-"""Random statements beside DuckDB, in one batch and in nine with disorder."""
+"""Random statements beside DuckDB, in one batch and in nine with disorder, and as tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icestream as ice
-from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of
+from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of, table_here
 from tests.suites.random_statements import random_statement, random_tables
 
 pytestmark = pytest.mark.spark
@@ -35,3 +35,4 @@ def test_oracle_random_statements(seed: int, sources: dict[str, Any], tmp_path: 
     query = ice.sql(statement.text, **sources)
     for batches in (1, 9):
         assert ran_here(query, tmp_path, batches=batches, disorder=seed) == expected
+    assert table_here(query, tmp_path, disorder=seed) == expected

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import icestream as ice
 from icestream.core.errors import DefinitionError
 from tests.fixtures.sql_cases import SAME, WINDOWED
-from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of
+from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of, table_here
 
 pytestmark = pytest.mark.spark
 
@@ -56,6 +56,7 @@ FIRST = (
     "not in with nulls", "functions over frames", "the rows after", "frames of rows that change",
     "grouping sets", "queries about each row", "conditions with or", "rows of one", "qualify",
     "groups of all rows", "the first of each group", "a static table",
+    "a static table behind groups",
     "a time-bounded left join with a condition", "a time-bounded full join", "a join of windows",
     "a chain of time-bounded left joins",
 )  # fmt: skip
@@ -71,6 +72,23 @@ def test_oracle_statements(name: str, sources: dict[str, Any], tmp_path: Path) -
     text, other = CASES[name]
     query = ice.sql(text, **sources)
     assert ran_here(query, tmp_path) == by_duckdb(other, TABLES)
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("name", CASES)
+def test_oracle_statements_are_tables_in_mode_now(
+    name: str, sources: dict[str, Any], tmp_path: Path
+) -> None:
+    text, other = CASES[name]
+    assert table_here(ice.sql(text, **sources), tmp_path) == by_duckdb(other, TABLES)
+
+
+@pytest.mark.parametrize("name", ["the first of all", "a time-bounded full join"])
+def test_oracle_rows_of_an_instant_stay_in_a_table(
+    name: str, sources: dict[str, Any], tmp_path: Path
+) -> None:
+    text, other = CASES[name]
+    assert table_here(ice.sql(text, **sources), tmp_path) == by_duckdb(other, TABLES)
 
 
 def test_oracle_both_forms_of_windows(sources: dict[str, Any], tmp_path: Path) -> None:

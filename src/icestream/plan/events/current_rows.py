@@ -28,6 +28,7 @@ import pyarrow.types as pt
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import Filtering, Padding, Projecting
+from icestream.operators.dataflow.table_lookup import TableLookup
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import BEGAN
@@ -148,7 +149,7 @@ def _follows_revisions(node: Node) -> bool:
     match node:
         case Mapped(change=Filtering() | Projecting() | Padding() | WindowCopies()):
             return True
-        case Mapped(change=GroupingCopies()):
+        case Mapped(change=GroupingCopies() | TableLookup()):
             return True
         case Mapped(change=AlterLifetimes(lifetime=Forever())):
             return True
@@ -184,7 +185,9 @@ def _holds(node: Node) -> str:
 
 def _mapped_holds(node: Mapped, before: str) -> str:
     match node.change:
-        case Filtering() | Projecting() | Padding() | GroupingCopies() | OwnTimes():
+        case Filtering() | Projecting() | Padding() | TableLookup():
+            return before
+        case GroupingCopies() | OwnTimes():
             return before
         case AlterLifetimes(lifetime=Shifted()):
             return before
@@ -262,7 +265,7 @@ def forgets_past(node: Node) -> bool:
 
 def _at_each_instant(node: Node) -> bool:
     match node:
-        case Mapped(change=Filtering() | Projecting() | Padding()):
+        case Mapped(change=Filtering() | Projecting() | Padding() | TableLookup()):
             return True
         case Mapped():
             return all(isinstance(each, Mapped | FromSource) for each in upstream(node.before))

@@ -154,9 +154,6 @@ class _Building(DataflowBuilding):
     def emit(self, node: Node, payload: pa.Schema, mode: str, view: int) -> None:
         """Make the events of a node, without hidden columns, the rows of a view."""
         self._traced(node, stored=False)
-        if mode == "now" and _is_framed(node):
-            msg = "rows of over(...) are events at instants, which do not hold: use mode 'append'"
-            raise DefinitionError(msg)
         if mode == "now":
             self._emit_by_key(shown_only(node, payload), payload, view)
             return
@@ -193,11 +190,11 @@ class _Building(DataflowBuilding):
         step: int,
         operator: AppendOutput | NowOutput,
         text: str,
-        keys: tuple[str, ...] = (),
+        keys: tuple[str, ...] | None = None,
     ) -> int:
         """Hold the events of a step by some of their columns, or by all."""
         payload = operator.result
-        keys = keys or tuple(payload.names)
+        keys = tuple(payload.names) if keys is None else keys
         grouping = self._new_grouping(component)
         grouped = self._add(component, Regroup((step,), payload, grouping, keys))
         return self._add(component, Stateful((grouped,), payload, grouping, operator, text))
@@ -479,13 +476,6 @@ def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:
     ends = column_of(changes, RE)
     diff = column_of(changes, DIFF)
     return changes_of(payload_of(changes), ends - 1, ends, diff, *identities_of(changes))
-
-
-def _is_framed(node: Node) -> bool:
-    """Return whether events have just got columns over frames, possibly with other columns."""
-    if isinstance(node, Mapped | Final):
-        return _is_framed(node.before)
-    return isinstance(node, Framed)
 
 
 def _is_bare(node: Node) -> bool:

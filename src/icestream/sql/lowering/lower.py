@@ -20,6 +20,7 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 from sqlglot import exp
 
 from icestream.api.event_joins import matched
@@ -97,6 +98,9 @@ def lowered(
     if isinstance(rows, Staged):
         return rows.frame.selectExpr(*texts)
     events = rows.events.select(*texts)
+    if rows.points:
+        # a statement is a table, in which rows stay from their instant on
+        events = replace(events, _node=replace(events._node, stays=True))
     # what comes straight from a source takes the way of the rows beside it
     return events.groupApply(events.columns, _itself) if _is_straight(events._node) else events
 
@@ -240,15 +244,44 @@ class Lowering:
             if isinstance(left, Static) and isinstance(right, Staged) and join.kind == "inner":
                 swapped = replace(join, left=join.right, right=join.left)
                 return staged.joined(swapped, right, left)
-        if isinstance(left, Static) or isinstance(right, Static):
+        if isinstance(left, Static) and join.kind == "inner":
+            join, left, right = replace(join, left=join.right, right=join.left), right, left
+        if isinstance(right, Static) and not isinstance(left, Static):
+            return self._looked_up(join, self._flowing(left), right)
+        if isinstance(left, Static):
             raise self._text.error(
                 join.place,
-                "a static table can be joined with a stream before joins and aggregates, as its "
-                "right side or by an inner join: join it inside a query in FROM",
+                "a static table is the right side of a join with a stream, unless it is an inner "
+                "one: exchange the sides",
             )
         bounds = time_bounds(join)
         with located(self._text, join.place):
             return self._flowing_join(join, self._flowing(left), self._flowing(right), bounds)
+
+    def _looked_up(self, join: Join, rows: Flowing, table: Static) -> Rows:
+        """Join rows that have state behind them with a static table."""
+        conditions = join_conditions(join)
+        if join.kind == "full" or (conditions.others and join.kind != "inner"):
+            raise self._text.error(
+                join.place,
+                "a static table beside joins and aggregates is joined by equalities: move other "
+                "conditions into a query in FROM, or join the table with the stream before",
+            )
+        keys = list(conditions.keys) or [(_ONE, _ONE)]
+        mine, theirs = ([temporary("key") for _ in keys] for _ in range(2))
+        nodes = [_only_if(conditions.left, one) for one, _ in keys]
+        made = flowing.with_columns(rows, dict(zip(mine, nodes, strict=True)))
+        frame = table.frame.where(written(all_of(conditions.right))) if conditions.right else None
+        others = [
+            sf.expr(written(other)).alias(n) for (_, other), n in zip(keys, theirs, strict=True)
+        ]
+        batch = (frame or table.frame).select("*", *others)
+        with located(self._text, join.place):
+            events = made.events.join(batch, on=list(zip(mine, theirs, strict=True)), how=join.kind)
+        found = replace(rows, events=events)
+        for each in conditions.others:
+            found = flowing.filtered(found, each)
+        return replace(found, events=found.events.select(*join.columns))
 
     def _flowing_join(
         self, join: Join, left: Flowing, right: Flowing, bounds: TimeBounds | None
