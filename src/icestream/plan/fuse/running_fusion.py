@@ -141,7 +141,8 @@ class RunningFusion:
         shards_done: Counter[int] = Counter()
         found = []
         while waiting:
-            wave, later = [], []
+            wave: list[tuple[tuple[int, ...], int]] = []
+            later: list[tuple[tuple[int, ...], int]] = []
             for group, shard in waiting:
                 ready = all(
                     (edge.origin, shard) in done
