@@ -136,13 +136,12 @@ class VersionRetention:
     def _add(self, commit: Commit, ended: list[EndedFile]) -> None:
         self.last = commit
         self._retain(commit)
-        added = {f"{SEGMENTS}/{each.info.name}": each.info.bytes for each in commit.added}
-        self._count(added.items())
+        self._count((f"{SEGMENTS}/{each.info.name}", each.info.bytes) for each in commit.added)
         new = f"{MANIFESTS}/{commit.version:012d}-"
         self.bytes += sum(s for path, s in self.live.layer_files().items() if path.startswith(new))
         self._ended += ended
         self._versions_since += 1
-        self._files_since += len(added)
+        self._files_since += len(commit.added)
 
     def _retain(self, commit: Commit) -> None:
         self._kept[commit.version] = commit, self.live.needs_commits_from

@@ -66,6 +66,8 @@ from icestream.state.versions.shard_segments import (
 
 #: shards that a version looks through for what has expired
 _LOOKS = 64
+#: the place of the lifetime class in a row
+_LIFETIME = (SEGMENT.names or ()).index("lifetime")
 
 
 class EndedFile(NamedTuple):
@@ -85,6 +87,8 @@ class LiveSegments:
         self._shards = {shard: ShardSegments() for shard in range(NO_SHARD, shards)}
         self._bases: tuple[int, ...] = ()
         self._lifetimes: list[str] = []
+        #: how segments of each lifetime class end
+        self._how: list[int] = []
         self._numbers: dict[str, int] = {}
         #: files with the layers of other shards that these shards replace with the next commit,
         #: which must have the manifests of all
@@ -143,10 +147,9 @@ class LiveSegments:
                 shard.without(layer.released["ordinal"].tolist())
                 shard.released = []
             numbers = np.array([self._number(name) for name in layer.lifetimes], np.uint16)
-            how = np.array([REPLACED if is_base(name) else EXPIRES for name in layer.lifetimes])
             rows = layer.rows.copy()
             rows["lifetime"] = numbers[layer.rows["lifetime"]]
-            ends = how[layer.rows["lifetime"]].astype(np.uint8)
+            ends = np.array(self._how, np.uint8)[rows["lifetime"]]
             shard.append(rows, layer.expiry, ends, layer.begins)
             shard.layers.append(WrittenLayer.of(place, layer))
             self._use(place)
@@ -309,7 +312,7 @@ class LiveSegments:
         """Return them listed under other shards, given those that get the segments of each."""
         found = LiveSegments(len(bases))
         found._bases, found._replaces = bases, self.layer_files()
-        found._lifetimes, found._numbers = self._lifetimes, self._numbers
+        found._lifetimes, found._numbers, found._how = self._lifetimes, self._numbers, self._how
         parents: dict[int, list[ShardSegments]] = {}
         for number, shard in self._shards.items():
             for heir in (NO_SHARD,) if number == NO_SHARD else heirs[number]:
@@ -346,12 +349,14 @@ class LiveSegments:
         if lifetime not in self._numbers:
             self._numbers[lifetime] = len(self._lifetimes)
             self._lifetimes.append(lifetime)
+            self._how.append(REPLACED if is_base(lifetime) else EXPIRES)
         return self._numbers[lifetime]
 
     def _add(self, added: Iterable[LiveSegment]) -> None:
         for each in sorted(added, key=lambda each: each.info.ordinal):
-            how = REPLACED if is_base(each.lifetime) else EXPIRES
-            self._shards[each.shard].add(self._row(each), each.info.expiry, how, each.begins)
+            row = self._row(each)
+            how = self._how[row[_LIFETIME]]
+            self._shards[each.shard].add(row, each.info.expiry, how, each.begins)
 
     def _row(self, segment: LiveSegment) -> tuple[int, ...]:
         info = segment.info
