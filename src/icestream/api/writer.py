@@ -44,6 +44,7 @@ from icestream.runtime.driver import Delivery, Driver, least_memory
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
+from icestream.runtime.spark.machine_code import is_local, send_to_executors
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import (
@@ -69,6 +70,7 @@ from icestream.runtime.tables.current_table import AGE, CurrentTable
 from icestream.runtime.tables.delta import DeltaUpsertTable
 from icestream.runtime.tables.layout import TableFiles, TableStorage
 from icestream.runtime.version.disk_use import COPIES
+from icestream.runtime.version.end_mark import EndMark
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -608,8 +610,7 @@ class StreamWriter:
     def _exchange(self) -> str:
         if "exchange" in self._options:
             return self._choice("exchange", "files", "shuffle", "storage")
-        master = str(self._spark.sparkContext.master)
-        if master.startswith("local") and not master.startswith("local-cluster"):
+        if is_local(self._spark.sparkContext):
             return "files"
         return "shuffle" if self._built.plan.jobs == 1 else "storage"
 
@@ -692,9 +693,10 @@ class StreamWriter:
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root = self._spark, settings.root
+        send_to_executors(spark.sparkContext)
         if self._exchange() == "shuffle":
             return ShuffleExchangeExecutor(spark, files, root, settings.codec)
-        plain = self._choice("input", "auto", "rows") == "auto" and not settings.ticker
+        plain = self._choice("input", "auto", "rows") == "auto"
         sources = sources_of(events) if plain else None
         return FileExchangeExecutor(
             spark,
@@ -944,7 +946,9 @@ def _run(
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     state = lead._state_location(checkpoint)
-    query = Query(driver, deliver, QueryHistory(state, about), flush=flush, tables=tables)
+    end_mark = EndMark(files, settings.root) if lead._updates else None
+    history = QueryHistory(state, about)
+    query = Query(driver, deliver, history, flush=flush, tables=tables, end_mark=end_mark)
     if lead._is_set("ui", os.environ.get(SHOWN, "false")):
         query.uiWebUrl = shared_page(state).url
         print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)
@@ -982,7 +986,8 @@ def _refused_columns(built: BuiltQuery[Computation], *, bad: bool) -> StructType
 
 def _with_ticks(events: DataFrame) -> DataFrame:
     """Add a row to every trigger, so that Spark also calls back on idle ones."""
-    ticks = events.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
+    ticks = events.sparkSession.readStream.format("rate-micro-batch")
+    ticks = ticks.option("rowsPerBatch", 1).option("numPartitions", 1)
     columns = [
         sf.lit(_TICK if field.name == SOURCE else None).cast(field.dataType).alias(field.name)
         for field in events.schema

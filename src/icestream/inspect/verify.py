@@ -35,15 +35,15 @@ from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.scratch_shard import MEMORY
 from icestream.inspect.state_rows import Reading
 from icestream.plan.state_schema import NoSchema
+from icestream.runtime.version.end_mark import MARK
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
 from icestream.state.stores.packs import holder_of
 from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
 from icestream.state.versions.manifests import MANIFESTS
 
-#: marks of versions delivered to a sink that cannot detect repetitions, and their content
+#: marks of versions that sinks have
 DELIVERED = "delivered"
-MARK = b"delivered\n"
 #: file that `repair` leaves behind: the version it went back to
 REPAIRED = "repaired"
 #: number of versions, counted from the newest, that must be complete

@@ -63,7 +63,7 @@ class SessionRewriter(Rewriter):
             wanted = Sessions.concatenated([wanted, rest])
         wanted = wanted.sorted().merged(none)
         differ = alone(*(each.table for each in alike(there.exact, wanted.exact)))
-        if not len(differ):
+        if not len(differ) and not self.whole:
             return None
         operator.record([wanted])
         source.space.seal(BASE)

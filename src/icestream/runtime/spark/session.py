@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
+from functools import partial
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from icestream.core.errors import IcestreamError
+from icestream.runtime.spark.machine_code import compile_beside, start_workers
 
 #: PySpark's error class if Java does not start
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
@@ -71,6 +75,9 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(f"local[{cores or '*'}]")
     for name, value in chosen.items():
         builder = builder.config(name, value)
+    starts = SparkContext._active_spark_context is None
+    if starts:
+        threading.Thread(target=compile_beside, name="icestream-machine-code", daemon=True).start()
     try:
         session = builder.getOrCreate()
     except PySparkRuntimeError as error:
@@ -82,4 +89,7 @@ def local_session(
         )
         raise IcestreamError(msg) from error
     session.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))
+    if starts:
+        start = partial(start_workers, session.sparkContext)
+        threading.Thread(target=start, name="icestream-workers", daemon=True).start()
     return session

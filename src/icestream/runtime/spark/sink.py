@@ -50,6 +50,7 @@ from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
 from icestream.runtime.tables.layout import TableLayout, TableStorage, TableTarget, table_storage
 from icestream.runtime.tables.sink_log import LOG
 from icestream.runtime.tables.writer import TableWriter, read_back
+from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import Files
 from icestream.state.stores.files import store_scheme
 from icestream.state.versions.table_files import TableFile
@@ -114,7 +115,7 @@ class ResultRows:
         ]
 
     def frame(self) -> DataFrame:
-        """Return the rows as a DataFrame, one task per file."""
+        """Return the rows as a DataFrame."""
         return self.shape(_frame(self.spark, self.readers(), self.schema))
 
     def files_for(self, layout: TableLayout) -> list[TableFile]:
@@ -129,7 +130,7 @@ class ResultRows:
 def _frame(
     spark: SparkSession, readers: Sequence[Callable[[], Iterator[pa.Table]]], schema: StructType
 ) -> DataFrame:
-    """Return what functions read as a DataFrame, one task for each."""
+    """Return what functions read as a DataFrame, in order, in as many tasks as there are cores."""
     if not readers:
         return no_rows(spark, schema)
 
@@ -139,7 +140,8 @@ def _frame(
                 for table in readers[number]():
                     yield from table.to_batches()
 
-    return spark.range(0, len(readers), 1, len(readers)).mapInArrow(read, schema)
+    tasks = min(len(readers), spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(readers), 1, tasks).mapInArrow(read, schema)
 
 
 def current_frame(
@@ -221,7 +223,7 @@ class DeliveryMarks(Sink):
         if mark in marks:
             return
         self.sink.deliver(rows, version)
-        self.files.put(f"{self.folder}/{mark}", b"delivered\n")
+        self.files.put(f"{self.folder}/{mark}", MARK)
         for older in marks:
             self.files.unlink(f"{self.folder}/{older}")
 

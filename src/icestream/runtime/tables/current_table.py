@@ -34,7 +34,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -195,6 +195,28 @@ class CurrentTable:
             return
         if last is not None and not after.runs:
             self._sweep(last, after)
+
+    def keep(self, version: int, chosen: Callable[[pa.Table], pa.Array]) -> int:
+        """Keep only rows that are chosen, and no files of earlier versions; return how many left.
+
+        `version` is one that changed nothing.
+        """
+        last = self.manifest()
+        if last is None:
+            return 0
+        parts: list[tuple[int, str]] = []
+        gone = 0
+        for first, end in self.ranges(last):
+            rows = self._live(last, first, end)
+            left = rows.filter(chosen(rows))
+            gone += rows.num_rows - left.num_rows
+            if left.num_rows or not parts:
+                parts.append((first if parts else 0, self._write(left)))
+        after = replace(last, version=version, runs=(), parts=tuple(parts))
+        self.files.put(f"{self.folder}/{after.name}", after.to_bytes())
+        self._sweep(after, after)
+        self.files.sync_folder(self.folder)
+        return gone
 
     def ranges(self, manifest: Manifest) -> list[tuple[int, int]]:
         """Return ranges of keys whose rows fit into memory."""

@@ -62,6 +62,8 @@ class VersionRetention:
         self._settled: dict[int, int] = {}
         #: files that the last version does not need, in the order in which they go
         self._ended: list[EndedFile] = []
+        #: the oldest version that there is: those before it may have been erased
+        self._first = 1
         #: bytes of the files that retained versions name
         self.bytes = 0
         #: files that retained versions name, of each pack
@@ -97,6 +99,7 @@ class VersionRetention:
         self._in_pack.clear()
         self.bytes = 0
         self.last, self.live = store.latest(), LiveSegments()
+        self._first = min(store.versions(), default=1)
         if self.last is not None:
             oldest = self._oldest(self.last)
             self.live = LiveSegments.at(store, oldest)
@@ -217,7 +220,7 @@ class VersionRetention:
         The rows of that one may not have reached the sink when its state was rewritten.
         """
         computed = self._store.before_rewrites(last)[-1].version
-        return max(1, min(computed, last.version - self._keep + 1))
+        return max(self._first, min(computed, last.version - self._keep + 1))
 
     def _is_named(self, paths: list[str]) -> Iterator[bool]:
         """Yield for each path of an object whether a retained version needs it."""

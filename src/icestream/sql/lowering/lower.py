@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sqlglot import exp
 
@@ -459,13 +459,19 @@ class Lowering:
         return Flowing(changed.select(*streamed.columns), points=True)
 
     def _union(self, union: UnionAll) -> Rows:
+        inputs = [self._streaming(self.rows(part)) for part in union.parts]
+        with located(self._text, self._text.keyword("UNION") or self._text.place):
+            kinds = [_types(each, p.columns) for each, p in zip(inputs, union.parts, strict=True)]
+            common = _common_types(kinds)
         parts = []
-        for part in union.parts:
+        for rows, part, own in zip(inputs, union.parts, kinds, strict=True):
             items = {
-                name: reference(column)
-                for name, column in zip(union.names, part.columns, strict=True)
+                name: reference(column) if mine == wanted else exp.cast(reference(column), wanted)
+                for name, column, mine, wanted in zip(
+                    union.names, part.columns, own, common, strict=True
+                )
             }
-            parts.append(self._streaming(self._projected(self.rows(part), items)))
+            parts.append(self._streaming(self._projected(rows, items)))
         if all(isinstance(each, Staged) and not each.has_instant for each in parts):
             streams = [each.stream for each in parts if isinstance(each, Staged)]
             return Staged(reduce(Stream.union, streams), union.names)
@@ -490,6 +496,22 @@ class Lowering:
 
 
 _ONE = exp.Literal.number(1)
+
+
+def _types(rows: Staged | Flowing, columns: Sequence[str]) -> list[str]:
+    """Return Spark's names of the types of columns."""
+    schema = rows.frame.schema if isinstance(rows, Staged) else rows.events._types
+    return [schema[column].dataType.simpleString() for column in columns]
+
+
+def _common_types(kinds: Sequence[Sequence[str]]) -> list[str]:
+    """Return the types that Spark gives to a union."""
+    spark = SparkSession.active()
+    empty = [
+        spark.createDataFrame([], ", ".join(f"c{place} {kind}" for place, kind in enumerate(each)))
+        for each in kinds
+    ]
+    return [each.dataType.simpleString() for each in reduce(DataFrame.unionAll, empty).schema]
 
 
 def timed(table: WindowTable, rows: Staged, text: Text) -> Staged:

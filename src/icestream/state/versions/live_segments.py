@@ -244,17 +244,16 @@ class LiveSegments:
         self._bases = commit.bases
         return self._ended_files(ended, commit.version)
 
-    def write(self, store: VersionStore, commit: Commit) -> tuple[Commit, list[EndedFile]]:
-        """Return the commit with the manifests that are due; and files that these replace.
+    def write(
+        self, store: VersionStore, commit: Commit, *, everything: bool = False
+    ) -> tuple[Commit, list[EndedFile]]:
+        """Return the commit with the manifests that are due, or all; and files that these replace.
 
         Their new layers are durable. Call it once `advance` has seen the commit.
         """
         version = commit.version
-        due = [
-            n
-            for n in self._shards
-            if self._replaces is not None or (n - version) % MANIFEST_EVERY == 0
-        ]
+        every = 1 if everything or self._replaces is not None else MANIFEST_EVERY
+        due = [n for n in self._shards if (n - version) % every == 0]
         before = {number: self._places(number) for number in due}
         contents = {n: self._shards[n].next_layer(version, self._lifetimes) for n in due}
         new = {number: content for number, content in contents.items() if content is not None}
