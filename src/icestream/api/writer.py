@@ -26,11 +26,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
-from icestream.api.hints import warn_of_late_events
+from icestream.api.hints import warn_of_change, warn_of_late_events
 from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
+from icestream.inspect.evolve import evolve
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.grid.operator import PANES
@@ -60,6 +61,7 @@ from icestream.runtime.spark.sink import (
     current_frame,
     hand_out,
     make_sink,
+    needed,
     once,
     table_of,
     uses_catalog,
@@ -68,7 +70,8 @@ from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeE
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import AGE, CurrentTable
 from icestream.runtime.tables.delta import DeltaUpsertTable
-from icestream.runtime.tables.layout import TableFiles, TableStorage
+from icestream.runtime.tables.iceberg import IcebergUpsertTable
+from icestream.runtime.tables.layout import TableFiles, TableStorage, TableTarget
 from icestream.runtime.version.disk_use import COPIES
 from icestream.runtime.version.end_mark import EndMark
 from icestream.runtime.version.history import QueryHistory
@@ -436,10 +439,16 @@ class StreamWriter:
         """Return where the rows of keys that changed go."""
         if self._callback is not None:
             return CallbackSink(self._callback)
+        columns, options = to_arrow_schema(self._schema, timezone="UTC"), self._sink_options
+        target = TableTarget(lead._identity(view), view, self._partition_by, options)
+        name = options.get("path", "")
         if self._format == "delta":
-            columns = to_arrow_schema(self._schema, timezone="UTC")
-            path, identity = self._options.get("path", ""), lead._identity(view)
-            return UpsertSink(DeltaUpsertTable(path, columns, identity, self._table_key()))
+            key, merges = self._table_key(), target.merges
+            return UpsertSink(DeltaUpsertTable(name, columns, target.writer, key, merges=merges))
+        if self._format == "iceberg" and name and uses_catalog(options):
+            needed("pyiceberg", "iceberg")
+            key = self._table_key()
+            return UpsertSink(IcebergUpsertTable(name, columns, target, key, self._storage))
         if self._format == "parquet" and "path" not in self._options:
             return NoSink()
         return self._row_sink(lead, view, self._built.rows[0])
@@ -724,6 +733,9 @@ class StreamWriter:
         lease = Lease(files, settings.root)
         if not self._is_set("takeOver"):
             lease.check()
+        changed = evolve(settings.root, plan, files, self._memory)
+        if changed is not None:
+            warn_of_change(changed.differences, checkpoint)
         driver = Driver(
             plan,
             settings,

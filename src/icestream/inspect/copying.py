@@ -28,7 +28,7 @@ from icestream.inspect.verify import DELIVERED
 from icestream.runtime.tables.current_table import NOW, CurrentTable
 from icestream.state.files import Files, folder_of
 from icestream.state.stores.files import files_at
-from icestream.state.versions.commits import IDENTITY, PLAN, RESULTS, SEGMENTS, Commit
+from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS, Commit
 from icestream.state.versions.idle import IDLE, IdleBatches
 from icestream.state.versions.live_segments import LiveSegments, names_of
 
@@ -97,7 +97,8 @@ def copy_version(
     for commit in commits:
         others += commit.layer_files()
         others += [f"{RESULTS}/{info.name}" for info in (*commit.results, *commit.late)]
-    others += [PLAN, *([IDENTITY] if identity else []), *_marks(checkpoint, version)]
+    others += [os.path.basename(checkpoint.store.plan_path(each)) for each in commits]
+    others += [*([IDENTITY] if identity else []), *_marks(checkpoint, version)]
     others += [f"{IDLE}/{name}" for name in files.list(f"{checkpoint.root}/{IDLE}")]
     needed += _tables(checkpoint, version)
     for path in dict.fromkeys((*needed, *others)):

@@ -39,7 +39,7 @@ from icestream.runtime.version.end_mark import MARK
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
 from icestream.state.stores.packs import holder_of
-from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
+from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, LiveSegment
 from icestream.state.versions.manifests import MANIFESTS
 
 #: marks of versions that sinks have
@@ -140,7 +140,7 @@ class _Checking:
 
     def run(self) -> VerifyReport:
         at, report = self._at, self._report
-        self._try(f"{at.root}/{PLAN}", self._plan, ())
+        self._try(at.store.plan_path(), self._plan, ())
         commits = self._commits()
         newest = max(commits, default=0)
         least = newest - MUST_BE_WHOLE + 1

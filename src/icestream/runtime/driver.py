@@ -68,6 +68,7 @@ from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
 from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.versions.commits import (
+    CHANGED_PLAN,
     EVENTS,
     EXCHANGE,
     NO_SHARD,
@@ -560,6 +561,8 @@ class Driver(Generic[Batch_contra]):
                 asked=self._settings.shards,
             ),
         }
+        name = before.decisions.get(CHANGED_PLAN) if before else None
+        plan = {} if name is None else {CHANGED_PLAN: name}
         bases = tuple(
             version if report.snapshot else (before.bases[report.shard] if before else 0)
             for report in reports
@@ -599,7 +602,7 @@ class Driver(Generic[Batch_contra]):
             ),
             bases=bases,
             next_ordinal=self._next_ordinal(context, parcels),
-            decisions={**shared, **made.decisions},
+            decisions={**plan, **shared, **made.decisions},
             totals=self._totals(parcels, reports),
             epoch=self.store.epoch,
         )

@@ -185,6 +185,8 @@ class CurrentTable:
             return
         payload = pa.schema([each for each in schema if each.name != CHANGE])
         before = last or Manifest(-1, payload, tuple(key), updated=updated)
+        # a query that has changed brings rows with other columns
+        before = replace(before, schema=payload)
         written = [self._write(run) for run in self._sorted_runs(version, rows, before)]
         if not written and last is not None:
             return
@@ -323,7 +325,8 @@ class CurrentTable:
         ]
         found = [self._scan(name, first, end) for name in (*inside, *manifest.runs)]
         schema = pa.schema([*_HEAD, *manifest.schema])
-        rows = pa.concat_tables([schema.empty_table(), *found])
+        known = [each.select([n for n in schema.names if n in each.column_names]) for each in found]
+        rows = pa.concat_tables([schema.empty_table(), *known], promote_options="default")
         high, low, version = (rows.column(at).to_numpy() for at in range(3))
         order = np.lexsort((version, low, high))
         high, low, version = high[order], low[order], version[order]
