@@ -62,6 +62,7 @@ MODULES = (
     "adaptation.moving_skew",
     "adaptation.split_combine",
     "adaptation.cluster",
+    "adaptation.scale",
     "nexmark.nexmark",
 )
 

@@ -205,7 +205,7 @@ def _state(kind: str, root: str, kept: str | None = None) -> FuzzTarget:
                 checkpoint.store.path(commit.version): sealed(
                     _listing(commit, name, data).to_json()
                 )
-                for commit in commits
+                for commit in (*commits[:-1], replace(commits[-1], manifests=(), live=live))
                 if any(each.info.name == name for each in (*commit.added, *(commit.live or ())))
             },
         }

@@ -26,6 +26,7 @@ from icestream.inspect.verify import DELIVERED, check_mark, check_segment, verif
 from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS
+from icestream.state.versions.live_segments import LiveSegments
 from tests.faults.changed_files import FlippedFiles
 from tests.fixtures.checkpoints import KINDS, make
 
@@ -48,9 +49,12 @@ def targets(state: str, root: str) -> Iterator[VerifyTarget]:
     last = checkpoint.commit()
     yield VerifyTarget("plan", f"{root}/{PLAN}", lambda at: (at.store.plan(), at.state_schema))
     for number in (checkpoint.versions[0], last.version):
-        what = "commit with a listing" if number == 1 else "commit"
+        what = "first commit" if number == 1 else "commit"
         path = checkpoint.store.path(number)
         yield VerifyTarget(what, path, partial(_load, version=number))
+    for path in sorted(LiveSegments.at(checkpoint.store, last.version).layer_files())[-1:]:
+        check = partial(_live, version=last.version)
+        yield VerifyTarget("layers", f"{root}/{path}", check)
     classes = {each.lifetime: each.info for each in checkpoint.live(last.version)}
     for lifetime, info in classes.items():
         yield VerifyTarget(
@@ -69,6 +73,10 @@ def targets(state: str, root: str) -> Iterator[VerifyTarget]:
 
 def _load(checkpoint: Checkpoint, version: int) -> object:
     return checkpoint.store.load(version)
+
+
+def _live(checkpoint: Checkpoint, version: int) -> object:
+    return checkpoint.live(version)
 
 
 def missed(target: VerifyTarget, root: str, every: int) -> tuple[int, int, list[str]]:

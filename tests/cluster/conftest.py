@@ -17,6 +17,7 @@ from icestream.api import writer
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions.live_segments import live_at
 from tests.faults.task_faults import FaultyExecutor
 from tests.fixtures.cluster import Cluster
 
@@ -116,10 +117,11 @@ class Scene:
         """Return the segments and results of the last run that no version names."""
         root = self.checkpoint / "icestream"
         store = VersionStore(LocalFiles(), str(root))
-        named = set()
+        oldest = max(1, store.versions()[-1] - 1)
+        named = {each.info.name for each in live_at(store, oldest)}
         for version in store.versions():
             commit = store.load(version)
-            named |= {each.info.name for each in (*commit.added, *(commit.live or ()))}
+            named |= {each.info.name for each in commit.added}
             named |= {info.name for info in (*commit.results, *commit.late)}
         return {
             path.name

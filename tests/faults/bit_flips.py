@@ -34,6 +34,8 @@ from icestream.state.versions.commits import (
     LiveSegment,
     VersionStore,
 )
+from icestream.state.versions.live_segments import live_at
+from icestream.state.versions.manifests import MANIFESTS
 from icestream.testing.crash_runs import ROOT, CrashRuns, Process
 from icestream.testing.simulated_disk import SimulatedDisk
 
@@ -65,7 +67,7 @@ class BitFlips:
         """Return the path of one file of each durable kind, all of which a restart reads."""
         store = VersionStore(self._disk, ROOT)
         last = store.load(self.stopped)
-        live = store.live(last.version)
+        live = live_at(store, last.version)
         base = max(1, last.bases[0])
         segments = {
             "panes" if each.lifetime != BASE else self._kind_of_base(each): each for each in live
@@ -74,7 +76,8 @@ class BitFlips:
             "plan": f"{ROOT}/{PLAN}",
             "last commit": store.path(last.version),
             "commit of a snapshot": store.path(base),
-            "commit with a listing": store.path(1),
+            "first commit": store.path(1),
+            "layers": next(path for path in self._disk.files() if f"/{MANIFESTS}/" in path),
             **{kind: f"{ROOT}/{SEGMENTS}/{each.info.name}" for kind, each in segments.items()},
             "results": f"{ROOT}/{RESULTS}/{last.results[0].name}",
             "late events": f"{ROOT}/{RESULTS}/{last.late[0].name}",

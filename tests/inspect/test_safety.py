@@ -65,15 +65,18 @@ def copy(root: str, tmp_path: Path) -> str:
 
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("name", OUTSIDE)
-@pytest.mark.parametrize("where", ["added", "results", "live"])
+@pytest.mark.parametrize("where", ["added", "results", "manifests"])
 def test_a_name_that_leads_out_of_the_checkpoint_is_damage(
     name: Any, where: str, copy: str
 ) -> None:
     def change(value: Any) -> None:
         target = value[where][0]
-        (target if where == "results" else target["info"])["name"] = name
+        if where == "manifests":
+            target["layers"][0][0] = name
+        else:
+            (target if where == "results" else target["info"])["name"] = name
 
-    version = 1 if where == "live" else 5
+    version = 1 if where == "manifests" else 5
     store = rewritten(copy, version, change)
     with pytest.raises(DamageError, match="not those of a commit"):
         store.load(version)
@@ -117,7 +120,7 @@ def test_a_sealed_plan_that_is_none_is_damage(body: bytes, copy: str) -> None:
 
 def test_a_format_of_many_digits_is_damage(copy: str) -> None:
     path = Path(copy, "plan.json")
-    path.write_bytes(path.read_bytes().replace(b"icestream 3 ", b"icestream " + b"9" * 9000 + b" "))
+    path.write_bytes(path.read_bytes().replace(b"icestream 4 ", b"icestream " + b"9" * 9000 + b" "))
     with pytest.raises(DamageError):
         VersionStore(LocalFiles(), copy).plan()
 

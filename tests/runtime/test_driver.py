@@ -13,6 +13,7 @@ from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, read_rows
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.state.versions.commits import COMMITS, RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions.live_segments import live_at
 from icestream.testing.crash_runs import ROOT, Process, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
 
@@ -99,7 +100,7 @@ def test_nothing_is_left_behind_that_no_version_names(tmp_path: Path) -> None:
             version = action + 1
             kept = range(max(1, version - 1), version + 1)
             commits = [store.load(number) for number in kept]
-            named = {each.info.name for number in kept for each in store.live(number)}
+            named = {each.info.name for number in kept for each in live_at(store, number)}
             named |= {each.info.name for commit in commits for each in commit.added}
             assert set(disk.list(f"{ROOT}/{SEGMENTS}")) == named
             rows = {each.name for commit in commits for each in (*commit.results, *commit.late)}

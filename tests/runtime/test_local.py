@@ -12,6 +12,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.state.versions.commits import COMMITS, RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions.live_segments import live_at
 from icestream.testing.simulated_disk import SimulatedDisk
 from icestream.testing.sources import ABORT, SECOND, StreamShape, drive, generate, restart
 from tests.fixtures.plans import QuickFiles, open_query, window_plan
@@ -119,7 +120,7 @@ def test_nothing_is_left_behind_that_no_version_names(tmp_path: Path) -> None:
     before = store.load(last.version - 1)
     results = {info.name for commit in (before, last) for info in commit.results}
     assert set(disk.list(f"{root}/{RESULTS}")) == results
-    live = {each.info.name for v in (before.version, last.version) for each in store.live(v)}
+    live = {each.info.name for v in (before.version, last.version) for each in live_at(store, v)}
     assert live <= set(disk.list(f"{root}/{SEGMENTS}"))
     added = {each.info.name for each in (*before.added, *last.added)}
     assert set(disk.list(f"{root}/{SEGMENTS}")) <= live | added

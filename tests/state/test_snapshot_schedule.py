@@ -11,6 +11,7 @@ from icestream.state.snapshot_schedule import (
     SnapshotSchedule,
     demand_all,
     in_step,
+    stagger_all,
 )
 
 
@@ -78,3 +79,18 @@ def test_a_demanded_snapshot_is_taken_once() -> None:
     in_step([header, header["0."]])
     assert plain.version_ends(10)
     assert part.version_ends(10)
+
+
+def test_shards_take_their_snapshots_in_turns() -> None:
+    headers: list[dict[str, Any]] = [{} for _ in range(2 * AFTER)]
+    schedules = [SnapshotSchedule(header) for header in headers]
+    for shard, header in enumerate(headers):
+        stagger_all(header, shard)
+    for _ in range(4 * AFTER):
+        taken = 0
+        for schedule in schedules:
+            schedule.log(100)
+            if schedule.version_ends(50):
+                schedule.take()
+                taken += 1
+        assert taken == 2

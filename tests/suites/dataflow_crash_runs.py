@@ -23,6 +23,7 @@ from icestream.runtime.local import Splits
 from icestream.runtime.work.dataflow import spilling
 from icestream.runtime.work.dataflow import work as dataflow_work
 from icestream.state.versions.commits import BASE, PLAN, RESULTS, SEGMENTS, VersionStore
+from icestream.state.versions.live_segments import live_at
 from icestream.testing.crash_runs import ROOT, Script
 from tests.faults.bit_flips import BitFlips
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
@@ -126,7 +127,7 @@ class DataflowBitFlips(BitFlips):
         base = max(1, last.bases[0])
         segments = {
             "snapshot" if each.lifetime == BASE else each.lifetime: each
-            for each in store.live(last.version)
+            for each in live_at(store, last.version)
             if each.version >= base
         }
         return {

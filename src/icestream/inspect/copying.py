@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from icestream.core.errors import CheckpointError, DamageError
+from icestream.core.errors import CheckpointError, DamageError, IcestreamError
 from icestream.inspect.access.checkpoint import INSIDE, Checkpoint
 from icestream.inspect.verify import DELIVERED
 from icestream.runtime.tables.current_table import NOW, CurrentTable
 from icestream.state.files import Files, folder_of
 from icestream.state.stores.files import files_at
-from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS
+from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS, Commit
 from icestream.state.versions.idle import IDLE, IdleBatches
+from icestream.state.versions.live_segments import LiveSegments, names_of
 
 #: Spark's own checkpoint, next to the state
 SPARK = "spark"
@@ -86,10 +87,15 @@ def copy_version(
     """Copy all that versions up to one consist of, except commits; return the sizes of files."""
     files, copied = checkpoint.files, []
     commits = [checkpoint.store.load(each) for each in checkpoint.versions if each <= version]
-    needed = [f"{SEGMENTS}/{each.info.name}" for each in checkpoint.live(version)]
-    needed += [f"{RESULTS}/{info.name}" for info in (*commits[-1].results, *commits[-1].late)]
+    needed = _named(checkpoint, commits[-1])
+    for before in commits[-2:-1]:
+        # what is there of the version before must not be lost meanwhile
+        with suppress(IcestreamError):
+            paths = _named(checkpoint, before)
+            needed += [path for path in paths if files.exists(f"{checkpoint.root}/{path}")]
     others = [f"{SEGMENTS}/{each.info.name}" for commit in commits for each in commit.added]
     for commit in commits:
+        others += commit.layer_files()
         others += [f"{RESULTS}/{info.name}" for info in (*commit.results, *commit.late)]
     others += [os.path.basename(checkpoint.store.plan_path(each)) for each in commits]
     others += [*([IDENTITY] if identity else []), *_marks(checkpoint, version)]
@@ -101,6 +107,16 @@ def copy_version(
             continue
         copied.append(copy_file(files, source, copy, f"{root}/{path}"))
     return copied
+
+
+def _named(checkpoint: Checkpoint, commit: Commit) -> list[str]:
+    """Return the files of state and rows that a version needs."""
+    live = LiveSegments.at(checkpoint.store, commit.version)
+    return [
+        *live.layer_files(),
+        *(f"{SEGMENTS}/{name}" for name in names_of(live.files("attempt"))),
+        *(f"{RESULTS}/{info.name}" for info in (*commit.results, *commit.late)),
+    ]
 
 
 def copy_commits(

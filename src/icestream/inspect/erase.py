@@ -84,7 +84,7 @@ def erase(reading: Reading, key: Mapping[str, str]) -> Erasure:
     made = MaintenanceVersion(reading, "icestream state erase")
     for shard in range(len(commit.bases)):
         made.change(shard, changed)
-    committed = made.commit({"flush": False, ERASED: made.groups}, manifest=True)
+    committed = made.commit({"flush": False, ERASED: made.groups}, manifests=True)
     rows = sum(_erase_rows(table, key, committed.version - 1) for table in _tables(at))
     return Erasure(committed.version, made.groups, rows, _delete_others(at, committed))
 
@@ -264,8 +264,8 @@ def _delete_others(at: Checkpoint, commit: Commit) -> int:
     files, root = at.files, at.root
     at.store.look()
     at.store.forget_before(commit.version)
-    assert commit.live is not None
-    named = {holder_of(files, f"{root}/{SEGMENTS}/{each.info.name}") for each in commit.live}
+    live = at.live(commit.version)
+    named = {holder_of(files, f"{root}/{SEGMENTS}/{each.info.name}") for each in live}
     gone = [
         path
         for folder in (SEGMENTS, RESULTS, EXCHANGE, DROPPED)

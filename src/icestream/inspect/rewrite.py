@@ -59,8 +59,9 @@ from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.shard_space import SegmentTarget
 from icestream.state.files import folder_of
 from icestream.state.versions.attempts import new_attempt
-from icestream.state.versions.commits import REWRITTEN, SEGMENTS, Commit, LiveSegment, survivors
+from icestream.state.versions.commits import REWRITTEN, SEGMENTS, Commit, LiveSegment
 from icestream.state.versions.idle import IdleBatches
+from icestream.state.versions.live_segments import LiveSegments
 from icestream.state.versions.ownership import Owner
 
 
@@ -207,8 +208,8 @@ class MaintenanceVersion:
                 self._added += [LiveSegment(shard, self.version, *each) for each in sealed]
         return change
 
-    def commit(self, decisions: Mapping[str, Any], *, manifest: bool = False) -> Commit:
-        """Commit the changes; with `manifest`, the commit lists all live segments."""
+    def commit(self, decisions: Mapping[str, Any], *, manifests: bool = False) -> Commit:
+        """Commit the changes; with `manifests` of all shards, it needs no commit before it."""
         before, store, version = self._reading.commit, self._at.store, self.version
         self._at.files.sync_folder(f"{self._at.root}/{SEGMENTS}")
         waits = {"waiting": True} if any(e.waits for e in self._changes.values()) else {}
@@ -234,8 +235,9 @@ class MaintenanceVersion:
             decisions={**before.decisions, **waits, **decisions},
             live=None,
         )
-        live = survivors(self._at.live(before.version), commit)
-        commit = replace(commit, live=live) if manifest else store.with_manifest(commit, live)
+        live = LiveSegments.at(store, before.version)
+        live.advance(commit)
+        commit, _ = live.write(store, commit, everything=manifests)
         store.create(commit)
         return commit
 

@@ -1,7 +1,8 @@
 """Converts a checkpoint of an older format to the one that this release reads.
 
 Idea: since format 2 the files of the log are the same; what differs is the sequence of commits, in
-which a commit without an epoch is one of epoch 0, and the state of some operators. So a checkpoint
+which a commit without an epoch is one of epoch 0, and the state of some operators. Lists of all
+live segments are read as they are. So a checkpoint
 whose operators store what they stored then gets new seals, file by file, its plan last: until then
 every query refuses it, and the command can be run again.
 
@@ -29,7 +30,7 @@ from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.plan import state_schema
 from icestream.state.files import Files, replace_file
 from icestream.state.versions.commits import COMMITS, PLAN
-from icestream.state.versions.sealed import FORMAT, format_of, opened, sealed
+from icestream.state.versions.sealed import FORMAT, READ, format_of, opened, sealed
 
 #: formats that can be converted
 OLDER = (2,)
@@ -59,8 +60,8 @@ def upgrade_checkpoint(location: str, files: Files | None = None) -> Upgrade:
     data = files.read(plan_path)
     before = format_of(data) or FORMAT
     plan = opened(plan_path, data, OLDER)
-    if before == FORMAT:
-        return Upgrade(root, before, FORMAT, 0)
+    if before in READ:
+        return Upgrade(root, before, before, 0)
     folder = f"{root}/{COMMITS}"
     paths = [f"{folder}/{name}" for name in files.list(folder)]
     commits = {path: opened(path, files.read(path), OLDER) for path in paths}

@@ -40,6 +40,7 @@ from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
 from icestream.state.stores.packs import holder_of
 from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, LiveSegment
+from icestream.state.versions.manifests import MANIFESTS
 
 #: marks of versions that sinks have
 DELIVERED = "delivered"
@@ -188,6 +189,7 @@ class _Checking:
                 self._found(path, f"{_what(error)}; version {version} needs it", (version,))
             live, needed = commit.added, False
             before = -1
+        self._named |= {f"{at.root}/{path}" for path in commit.layer_files()}
         named = [(SEGMENTS, each.info) for each in live]
         named += [(RESULTS, info) for info in (*commit.results, *commit.late)]
         whole = [self._file(folder, info, version, needed=needed) for folder, info in named]
@@ -240,7 +242,7 @@ class _Checking:
 
     def _ignored(self) -> None:
         at = self._at
-        for folder in (SEGMENTS, RESULTS):
+        for folder in (SEGMENTS, RESULTS, MANIFESTS):
             for name in at.files.list(f"{at.root}/{folder}"):
                 path = f"{at.root}/{folder}/{name}"
                 if path not in self._named:

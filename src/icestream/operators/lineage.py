@@ -22,7 +22,8 @@ from functools import lru_cache
 
 from icestream.operators.protocol import PastVersion
 from icestream.state.identities import IdRange
-from icestream.state.versions.commits import Commit, LiveSegment
+from icestream.state.versions.commits import Commit, LiveSegment, VersionStore
+from icestream.state.versions.live_segments import live_at
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ class ShardLineage:
         first, last = routes[self.groups[0]], routes[self.groups[-1]]
         return [self.component * shards_of(routes) + shard for shard in range(first, last + 1)]
 
-    def segments(self, live: Iterable[LiveSegment], routes: Sequence[int]) -> list[LiveSegment]:
+    def segments(self, store: VersionStore, commit: Commit) -> list[LiveSegment]:
         """Return the live segments of a version with these key groups, each once, as written."""
-        owners = frozenset(self.shards(routes))
-        found = {each.info.ordinal: each for each in live if each.shard in owners}
+        live = live_at(store, commit.version, self.shards(commit.routes))
+        found = {each.info.ordinal: each for each in live}
         return [found[ordinal] for ordinal in sorted(found)]
 
     def history(self, commits: Iterable[Commit], live: Iterable[LiveSegment]) -> list[PastVersion]:

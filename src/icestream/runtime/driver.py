@@ -12,7 +12,7 @@ Invariants:
 3. Only the owner of a checkpoint commits and deletes; a driver that lost it names the new owner,
    whatever failed (`test_crash_a_second_driver_at_every_step_of_a_version`).
 
-Cost: one commit file per version; every 64th lists all live segments.
+Cost: one commit file per version, and what changed since in the manifests of a 64th of the shards.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ from icestream.state.versions.commits import (
     LiveSegment,
     VersionStore,
     latest_of,
-    survivors,
 )
 from icestream.state.versions.idle import IdleBatches
 from icestream.state.versions.ownership import Owner, TakenOver
@@ -476,11 +475,13 @@ class Driver(Generic[Batch_contra]):
         )
         placement = placed(reported_before, now, sizing.tasks, rebalance=settings.rebalance)
 
+        folder_of_arenas = os.path.join(self._run, "arenas")
+
         def task(*, shard: int, **rest: Any) -> ShardTask:
             return ShardTask(
                 files=self._files,
                 root=settings.root,
-                arenas=os.path.join(self._run, "arenas"),
+                arenas=folder_of_arenas,
                 shard=shard,
                 place=placement[shard % now],
                 version=version,
@@ -607,14 +608,7 @@ class Driver(Generic[Batch_contra]):
             epoch=self.store.epoch,
         )
         commit = replace(commit, horizon=self._horizon(commit))
-        live = survivors(context.live, commit)
-        if before is not None and before is not self.last:
-            # the segments of the versions before are listed under other shards
-            self.store.create(replace(commit, live=live))
-        else:
-            self.store.create(self.store.with_manifest(commit, live))
-        self._versions.add(commit, live)
-        return commit
+        return self._versions.commit(commit, context.live)
 
     def _next_ordinal(self, context: VersionContext, parcels: Sequence[Parcel]) -> int:
         """Return the first ordinal that neither shards nor stored events use."""
@@ -630,10 +624,8 @@ class Driver(Generic[Batch_contra]):
         if oldest == 0:
             return MINUS_INFINITY
         if self.last is None or oldest > self.last.version:
-            return commit.settled
-        if oldest == min(self.last.bases):
-            return self.last.horizon
-        return self.store.load(oldest).settled
+            return max(commit.settled, MINUS_INFINITY if self.last is None else self.last.horizon)
+        return max(self.last.horizon, self._versions.settled(oldest))
 
     def _totals(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]) -> dict[str, int]:
         before = self.last.totals if self.last else {}

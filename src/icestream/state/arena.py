@@ -203,6 +203,7 @@ class Arena:
         self.parent = parent
         #: the private working name of the folder, for the `keep` of a `sweep`
         self.name = name
+        self._folder = os.path.join(parent, name)
         #: JSON scalars and lists, written at release, read at claim
         self.header: dict[str, Any] = {}
         self._account = account
@@ -328,12 +329,8 @@ class Arena:
             self._close()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    @property
-    def _folder(self) -> str:
-        return os.path.join(self.parent, self.name)
-
     def _array_path(self, name: str) -> str:
-        return os.path.join(self._folder, _plain(name) + _ARRAY)
+        return f"{self._folder}/{_plain(name)}{_ARRAY}"
 
     def _close(self) -> dict[Place, mmap.mmap]:
         """Return the bytes to the account; return the mappings."""

@@ -318,8 +318,15 @@ class LocalFiles:
 
     def unlink(self, *paths: str) -> None:
         for path in paths:
-            with _refusals_named(path), contextlib.suppress(FileNotFoundError):
+            try:
                 os.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                refusal = storage_error(path, error)
+                if refusal is None:
+                    raise
+                raise refusal from error
 
     def list(self, folder: str) -> list[str]:
         with _refusals_named(folder), contextlib.suppress(FileNotFoundError):

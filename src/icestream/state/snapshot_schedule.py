@@ -11,13 +11,15 @@ Invariants:
 2. A restored shard continues the count (`test_a_restored_count_goes_on`).
 3. A snapshot that was demanded is taken with the next version
    (`test_a_demanded_snapshot_is_taken_once`).
-4. Operators in step take their snapshots in the same versions
+4. Shards that begin with a version do not all take their snapshots in the same ones
+   (`test_shards_take_their_snapshots_in_turns`).
+5. Operators in step take their snapshots in the same versions
    (`test_operators_in_step_take_snapshots_together`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 #: a snapshot is due after this many versions, if it costs less than what was logged meanwhile
@@ -26,6 +28,8 @@ AFTER = 16
 AT_LATEST = 128
 #: bytes that may be logged beyond the size of a snapshot before one is due at once
 SLACK = 1 << 20
+#: versions by which a shard is ahead of the one before, until `AFTER`, which it has no divisor with
+_STEP = 7
 #: how the names of schedules in headers end
 _NAME = "snapshots"
 
@@ -60,6 +64,10 @@ class SnapshotSchedule:
         """Let the next version end with a snapshot."""
         self._since["demanded"] = 1
 
+    def hasten(self, versions: int) -> None:
+        """Count more versions than there were."""
+        self._since["versions"] += versions
+
     def resume(self, versions: int, size: int) -> None:
         """Continue after a restore that replayed `versions` versions of `size` bytes."""
         self._since.update(versions=versions, bytes=size)
@@ -83,12 +91,23 @@ def in_step(headers: Iterable[dict[str, Any]]) -> None:
 
 def demand_all(header: dict[str, Any]) -> None:
     """Let the next version end with snapshots of all operators whose schedules a header has."""
+    for schedule in _schedules(header):
+        schedule.demand()
+
+
+def stagger_all(header: dict[str, Any], shard: int) -> None:
+    """Begin the counts of a shard on a new arena ahead, so that shards take turns."""
+    for schedule in _schedules(header):
+        schedule.hasten(shard * _STEP % AFTER)
+
+
+def _schedules(header: dict[str, Any]) -> Iterator[SnapshotSchedule]:
     for name, value in header.items():
         if isinstance(value, dict):
             if name.endswith(_NAME):
-                SnapshotSchedule(header, name).demand()
+                yield SnapshotSchedule(header, name)
             else:
-                demand_all(value)
+                yield from _schedules(value)
 
 
 def _due(counts: list[dict[str, int]]) -> bool:

@@ -26,6 +26,7 @@ from icestream.runtime.version import settings as resources
 from icestream.state import snapshot_schedule
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import BASE, VersionStore
+from icestream.state.versions.live_segments import live_at
 from icestream.testing.sources import (
     SECOND,
     Item,
@@ -187,7 +188,7 @@ def test_bounded_frames_together_log_what_the_longest_logs(
             written, snapshots = written + sizes[False], snapshots + sizes[True]
         logged.append((written, snapshots))
         store = VersionStore(LocalFiles(), str(folder / "checkpoint"))
-        kept = [s for s in store.live(delivery.commit.version) if s.lifetime != BASE]
+        kept = [s for s in live_at(store, delivery.commit.version) if s.lifetime != BASE]
         live.append(sum(segment.info.bytes for segment in kept))
     assert logged[1][0] == logged[0][0]
     assert sum(logged[1]) <= 1.2 * sum(logged[0]), "snapshots have the rows of all frames"

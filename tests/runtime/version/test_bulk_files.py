@@ -28,7 +28,6 @@ def test_parity_tasks_list_and_remove_as_the_driver_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str
 ) -> None:
     monkeypatch.setattr(bulk_files, "NAMES_AT_ONCE", 10)
-    monkeypatch.setattr(bulk_files, "NAMES_OF_A_TASK", 25)
     folder = f"memory://bucket{tmp_path}/segments"
     files = StoreFiles(copies=str(tmp_path / "copies"), connect=in_memory)
     names = names_in(folder, 130)
@@ -47,7 +46,8 @@ def test_parity_tasks_list_and_remove_as_the_driver_does(
         "all": names,
         "more": names_in(folder, 400),
     }
-    assert bulk.sizes(folder, told[known]) == dict.fromkeys(names, 4)
+    cuts = [name.rpartition("/")[2] for name in told[known][25::25]]
+    assert bulk.sizes(folder, cuts) == dict.fromkeys(names, 4)
     bulk.remove(names[:7])
     before = REQUESTS.total()
     bulk.remove(names[7:120])
@@ -63,7 +63,7 @@ def test_files_on_disks_are_removed_by_the_driver(tmp_path: Path) -> None:
     for name in names:
         Path(name).touch()
     bulk = BulkFiles(LocalFiles(), lambda work: pytest.fail(f"{len(work)} tasks"))
-    assert set(bulk.sizes(str(tmp_path), names)) == {*names}
+    assert set(bulk.sizes(str(tmp_path), ["7"])) == {*names}
     bulk.remove(names)
     assert not [*tmp_path.iterdir()]
 
@@ -73,13 +73,13 @@ def test_tasks_on_spark_remove_files_of_a_store(
     spark: SparkSession, object_store: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_files, "NAMES_AT_ONCE", 5)
-    monkeypatch.setattr(bulk_files, "NAMES_OF_A_TASK", 5)
     files, folder = StoreFiles(object_store.options), f"s3://{BUCKET}/by-tasks"
     names = names_in(folder, 12)
     for name in names:
         files.put(name, b"four")
     bulk = BulkFiles(files, FileExchangeExecutor(spark, files, folder).each)
-    assert bulk.sizes(folder, names) == dict.fromkeys(names, 4)
+    cuts = [name.rpartition("/")[2] for name in names[5::5]]
+    assert bulk.sizes(folder, cuts) == dict.fromkeys(names, 4)
     bulk.remove(names[:11])
     assert set(bulk.sizes(folder)) == {names[11]}
     assert bulk.requests == 6

@@ -37,8 +37,8 @@ from icestream.state.versions.commits import (
     Commit,
     LiveSegment,
     VersionStore,
-    survivors,
 )
+from icestream.state.versions.live_segments import LiveSegments, live_at
 from tests.fixtures import dataflow_plans as flows
 from tests.fixtures.checkpoints import KINDS, events
 from tests.fixtures.plans import QuickFiles, window_plan
@@ -275,17 +275,26 @@ def commit(version: int, shards: int, **rest: Any) -> Commit:
 
 
 def test_a_shared_segment_goes_with_its_last_shard() -> None:
-    live = (segment(0, 5, "rows"), segment(1, 6, "rows"), segment(1, 7, BASE))
+    live = LiveSegments()
+    listed = (segment(0, 5, "rows"), segment(1, 6, "rows"), segment(1, 7, BASE))
+    live.advance(commit(1, 2, added=listed))
     before, split = resharded(commit(1, 2), live, 4)
-    assert [(each.shard, each.info.ordinal, each.shared) for each in split] == [
-        (0, 5, True), (1, 5, True), (2, 6, True), (3, 6, True), (2, 7, True), (3, 7, True)
-    ]  # fmt: skip
-    first = commit(2, 4, bases=(1, 1, 2, 1), released=((0, 5), (2, 6)))
-    left = survivors(split, first)
-    assert [(each.shard, each.info.ordinal) for each in left] == [(1, 5), (3, 6), (3, 7)]
-    assert survivors(left, commit(3, 4, released=((1, 5), (3, 6)))) == ()
+
+    def places(of: LiveSegments) -> list[tuple[int, int]]:
+        return [(each.shard, each.info.ordinal) for each in of.segments()]
+
+    assert places(split) == [(0, 5), (1, 5), (2, 6), (2, 7), (3, 6), (3, 7)]
+    assert all(each.shared for each in split.segments())
     _, merged = resharded(replace(before, version=2), split, 1)
-    assert [(each.shard, each.info.ordinal) for each in merged] == [(0, 5), (0, 6), (0, 7)]
+    assert places(merged) == [(0, 5), (0, 6), (0, 7)]
+    first = commit(2, 4, bases=(1, 1, 2, 1), released=((0, 5), (2, 6)))
+    assert not split.advance(first)
+    assert places(split) == [(1, 5), (3, 6), (3, 7)]
+    ended = split.advance(commit(3, 4, released=((1, 5), (3, 6))))
+    assert sorted(each.path for each in ended) == [
+        f"{SEGMENTS}/{each.info.name}" for each in listed
+    ]
+    assert not len(split)
 
 
 def test_no_file_is_written_again_and_none_is_left_behind(tmp_path: Path) -> None:
@@ -306,15 +315,9 @@ def test_no_file_is_written_again_and_none_is_left_behind(tmp_path: Path) -> Non
     last = run.query.driver.last
     assert last is not None
     kept = range(last.version - run.settings.keep + 1, last.version + 1)
-    named = {each.info.name for v in kept for each in store.live(v)}
+    named = {each.info.name for v in kept for each in live_at(store, v)}
     named |= {each.info.name for v in kept for each in store.load(v).added}
     assert set(os.listdir(folder)) <= named
-
-
-def test_commits_of_earlier_releases_release_for_every_shard() -> None:
-    old = {**commit(3, 2).to_json(), "released": [5]}
-    read = Commit.from_json(old)
-    assert survivors((segment(0, 5, "rows"), segment(1, 5, "rows")), read) == ()
 
 
 def test_a_table_of_empty_parents_is_empty(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from icestream.core.times import INFINITY
 from icestream.runtime.version.shard_report import key_group_facts, shard_facts
 from icestream.runtime.version.task import ShardReport
 from icestream.state.log.format import SegmentInfo
-from icestream.state.versions.commits import EVENTS, NO_SHARD, LiveSegment
+from icestream.state.log.segments import segment_name
+from icestream.state.versions.commits import EVENTS, NO_SHARD, Commit, LiveSegment
+from icestream.state.versions.live_segments import LiveSegments
 from tests.fixtures.checkpoints import events, opened
 
 
 def segment(ordinal: int, size: int) -> SegmentInfo:
-    return SegmentInfo(ordinal, f"{ordinal}", size, 1, INFINITY, 0)
+    return SegmentInfo(ordinal, segment_name(ordinal, "0" * 16), size, 1, INFINITY, 0)
 
 
 def report(shard: int, memory: int, written: int, **statistics: Any) -> ShardReport:
@@ -28,7 +30,9 @@ def test_oracle_operators_add_up_to_the_whole() -> None:
     reports = [report(shard, 100 + shard, 7, cold=cold) for shard in range(4)]
     live = [LiveSegment(shard, 1, "groups", segment(shard, 50 + shard)) for shard in range(4)]
     live.append(LiveSegment(NO_SHARD, 1, EVENTS, segment(9, 1000)))
-    facts = shard_facts(reports, live, jobs=2)
+    segments = LiveSegments()
+    segments.advance(Commit(1, 0, added=tuple(live), bases=(0,) * 4))
+    facts = shard_facts(reports, segments, jobs=2)
     first, second = facts["operators"]
     assert first == {
         "memoryBytes": 201,
@@ -43,7 +47,7 @@ def test_oracle_operators_add_up_to_the_whole() -> None:
 
 
 def test_every_list_has_a_place_for_each_shard() -> None:
-    facts = shard_facts([report(shard, 1, 5) for shard in range(6)], [], jobs=3)
+    facts = shard_facts([report(shard, 1, 5) for shard in range(6)], LiveSegments(), jobs=3)
     assert {len(each) for each in facts["shards"].values()} == {6}
     assert facts["shards"]["writtenBytes"] == [5] * 6
     assert facts["shards"]["resultRows"] == [3] * 6

@@ -27,6 +27,7 @@ from icestream.state.versions.commits import (
     LiveSegment,
     VersionStore,
 )
+from icestream.state.versions.live_segments import live_at
 
 #: folder of the state of a query on Spark, inside its checkpoint location
 INSIDE = "icestream"
@@ -101,7 +102,7 @@ class Checkpoint:
         return self.store.load(chosen)
 
     def live(self, version: int) -> tuple[LiveSegment, ...]:
-        return self.store.live(version)
+        return live_at(self.store, version)
 
     def history(self, commit: Commit) -> list[Commit]:
         """Return the versions that the state of a version consists of, up to that version."""

@@ -142,7 +142,7 @@ def restorable(
         try:
             space = ShardSpace(target, budget, arena)
             lineage = ShardLineage.of(commit.routes, shard)
-            live = lineage.segments(checkpoint.live(commit.version), commit.routes)
+            live = lineage.segments(checkpoint.store, commit)
             space.learn(live)
             first = max(1, commit.bases[shard])
             past = [each for each in checkpoint.history(commit) if each.version >= first]

@@ -18,6 +18,7 @@ References: Madsen, Zhou, Su (2016), section 8 (future work).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -132,21 +133,28 @@ class RunningFusion:
         are the same shard, otherwise all shards.
         """
         waiting = [(group, shard) for shard in range(shards) for group in self.groups(graph, shard)]
+        before = {
+            group: [e for e in graph.edges if e.target in group and e.origin not in group]
+            for group, _ in waiting
+        }
         done: set[tuple[int, int]] = set()
+        shards_done: Counter[int] = Counter()
         found = []
         while waiting:
-            wave = [
-                (group, shard)
-                for group, shard in waiting
-                if all(
-                    (edge.origin, sender) in done
-                    for edge in graph.edges
-                    if edge.target in group and edge.origin not in group
-                    for sender in ((shard,) if edge.tracks else range(shards))
+            wave: list[tuple[tuple[int, ...], int]] = []
+            later: list[tuple[tuple[int, ...], int]] = []
+            for group, shard in waiting:
+                ready = all(
+                    (edge.origin, shard) in done
+                    if edge.tracks
+                    else shards_done[edge.origin] == shards
+                    for edge in before[group]
                 )
-            ]
+                (wave if ready else later).append((group, shard))
             assert wave, "components that share tasks wait for each other in a cycle"
             found.append(sorted(wave))
-            done |= {(component, shard) for group, shard in wave for component in group}
-            waiting = [each for each in waiting if each not in wave]
+            ran = [(component, shard) for group, shard in wave for component in group]
+            done.update(ran)
+            shards_done.update(component for component, _ in ran)
+            waiting = later
         return found

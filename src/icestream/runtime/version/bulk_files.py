@@ -14,7 +14,7 @@ Cost: one request per 1000 names, and a job of Spark only where there are more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,18 +42,16 @@ class BulkFiles:
         #: requests that tasks have made
         self.requests = 0
 
-    def sizes(self, folder: str, known: Iterable[str] = ()) -> dict[str, int]:
+    def sizes(self, folder: str, cuts: Sequence[str] = ()) -> dict[str, int]:
         """Return the paths of the files in a folder with their bytes, which are 0 on disks.
 
-        Paths that are probably there, the `known` ones, say where to cut the work.
+        The names after each of the `cuts` are listed by another task.
         """
         files = self._files
         if not isinstance(files, StoreFiles):
             return dict.fromkeys((f"{folder}/{name}" for name in files.list(folder)), 0)
-        inside = sorted(path.rpartition("/")[2] for path in known if path.startswith(f"{folder}/"))
-        cuts = ["", *inside[NAMES_OF_A_TASK::NAMES_OF_A_TASK]]
-        ends = [*cuts[1:], None]
-        work = [partial(files.sizes, folder, *cut) for cut in zip(cuts, ends, strict=True)]
+        ranges = zip(("", *cuts), (*cuts, None), strict=True)
+        work = [partial(files.sizes, folder, *each) for each in ranges]
         return {
             f"{folder}/{name}": size for found in self._done(work) for name, size in found.items()
         }

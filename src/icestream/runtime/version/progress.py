@@ -11,7 +11,8 @@ from icestream.runtime.version.process_memory import processes_report
 from icestream.runtime.version.scaling import placement_facts
 from icestream.runtime.version.shard_report import key_group_facts, shard_facts
 from icestream.runtime.version.work import Parcel, VersionResult, total
-from icestream.state.versions.commits import Commit, LiveSegment
+from icestream.state.versions.commits import Commit
+from icestream.state.versions.live_segments import LiveSegments
 
 
 class Timer:
@@ -33,7 +34,7 @@ def progress_of(
     commit: Commit,
     parcels: Sequence[Parcel],
     made: VersionResult,
-    live: Sequence[LiveSegment],
+    live: LiveSegments,
     timer: Timer,
     *,
     budget: int,
@@ -46,7 +47,7 @@ def progress_of(
     reports = made.reports
     tasks = [r.statistics.get("requests", 0) for r in reports] or [0]
     rows = total(parcels, "rows")
-    log = sum(segment.info.bytes for segment in live)
+    log = live.bytes
     return {
         "version": commit.version,
         "batchId": None if commit.decisions["flush"] else commit.batch,

@@ -104,6 +104,8 @@ def _split(amount: int, weights: Mapping[Place, int]) -> dict[Place, int]:
     parts = {place: divmod(amount * weight, whole) for place, weight in weights.items()}
     split = {place: part for place, (part, _) in parts.items()}
     left = amount - sum(split.values())
-    for place in sorted(parts, key=lambda each: (-parts[each][1], -weights[each], each))[:left]:
-        split[place] += 1
+    if left:
+        ranked = sorted((-rest, -weights[place], place) for place, (_, rest) in parts.items())
+        for _, _, place in ranked[:left]:
+            split[place] += 1
     return split

@@ -19,20 +19,19 @@ log. Until segments expire or are cleaned, the commit names them once for each s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
-from icestream.state.versions.commits import NO_SHARD, Commit, LiveSegment
+from icestream.state.versions.commits import Commit
+from icestream.state.versions.live_segments import LiveSegments
 
 #: the name of an arena that does not exist, so that its shard is restored
 NO_ARENA = "none"
 
 
-def resharded(
-    last: Commit, live: Iterable[LiveSegment], shards: int
-) -> tuple[Commit, tuple[LiveSegment, ...]]:
+def resharded(last: Commit, live: LiveSegments, shards: int) -> tuple[Commit, LiveSegments]:
     """Return the last version as if it had so many shards, and its live segments."""
     before, routes = shards_of(last.routes), even_routes(len(last.routes), shards)
     components = len(last.arenas) // before
@@ -40,11 +39,6 @@ def resharded(
         shard: ShardLineage.of(last.routes, shard).shards(routes)
         for shard in range(components * before)
     }
-    found: dict[tuple[int, int], LiveSegment] = {}
-    for segment in live:
-        for heir in (NO_SHARD,) if segment.shard == NO_SHARD else heirs[segment.shard]:
-            shared = replace(segment, shard=heir, shared=heir != NO_SHARD)
-            found.setdefault((heir, segment.info.ordinal), shared)
     parents = [ShardLineage.of(routes, shard).shards(last.routes) for shard in range(shards)]
     commit = replace(
         last,
@@ -53,7 +47,7 @@ def resharded(
         bases=(last.version,) * (components * shards),
         decisions=_divided(last.decisions, parents, heirs),
     )
-    return commit, tuple(found.values())
+    return commit, live.divided(heirs, commit.bases)
 
 
 def _divided(

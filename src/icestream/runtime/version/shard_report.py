@@ -18,28 +18,22 @@ from itertools import groupby
 from typing import Any
 
 from icestream.runtime.version.task import ShardReport
-from icestream.state.versions.commits import NO_SHARD, LiveSegment
+from icestream.state.versions.commits import NO_SHARD
+from icestream.state.versions.live_segments import LiveSegments
 
 
-def shard_facts(
-    reports: Sequence[ShardReport], live: Sequence[LiveSegment], jobs: int
-) -> dict[str, Any]:
+def shard_facts(reports: Sequence[ShardReport], live: LiveSegments, jobs: int) -> dict[str, Any]:
     """Return the facts of shards and of operators, one for each job of a plan."""
     per_job = max(1, len(reports) // jobs)
-    kept = [0] * jobs
-    events = 0
-    for segment in live:
-        if segment.shard == NO_SHARD:
-            events += segment.info.bytes
-        else:
-            kept[segment.shard // per_job] += segment.info.bytes
-    operators = [
-        _operator(reports[job * per_job : (job + 1) * per_job], kept[job]) for job in range(jobs)
-    ]
+    operators = []
+    for job in range(jobs):
+        shards = range(job * per_job, (job + 1) * per_job)
+        log_bytes = sum(map(live.bytes_of, shards))
+        operators.append(_operator(reports[shards.start : shards.stop], log_bytes))
     written = [sum(info.bytes for _, info in report.segments) for report in reports]
     return {
         "operators": operators,
-        "eventsBytes": events,
+        "eventsBytes": live.bytes_of(NO_SHARD),
         "shards": {
             "seconds": [round(report.statistics["seconds"], 4) for report in reports],
             "memoryBytes": [report.statistics["memory_bytes"] for report in reports],

@@ -47,7 +47,7 @@ from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import write_table
 from icestream.state.log.writer import SegmentWriter
-from icestream.state.snapshot_schedule import demand_all
+from icestream.state.snapshot_schedule import demand_all, stagger_all
 from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
@@ -55,7 +55,7 @@ from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.table_files import LATE_VIEW, TableFile
 
 
-@dataclass
+@dataclass(slots=True)
 class ShardReport:
     """What a shard reports to the driver: the names of its files, and numbers."""
 
@@ -116,7 +116,7 @@ class ShardWork(Protocol):
         return rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ShardTask:
     """What one shard has to do in a version."""
 
@@ -222,7 +222,7 @@ class ShardTask:
         """Restore the state of the previous version into an empty arena."""
         last = past.load(self.version - 1)
         lineage = self.lineage or ShardLineage.of(last.routes, self.shard)
-        live = lineage.segments(past.live(last.version), last.routes)
+        live = lineage.segments(past, last)
         space.learn(live)
         with validated(past.path(last.version)):
             # parents have snapshots of the same version
@@ -292,6 +292,8 @@ class OpenShard:
             self._operator = task.work.operator(self._space)
             if self._rebuilt:
                 task.restore(self._operator, self._space, past)
+            if self._rebuilt or task.arena is None:
+                stagger_all(self._arena.header, task.shard)
             if task.snapshot:
                 demand_all(self._arena.header)
             self._operator.on_batch(task.work.inputs(reader, task.shard))

@@ -23,7 +23,8 @@ from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.state.files import Files
-from icestream.state.versions.commits import Commit, LiveSegment
+from icestream.state.versions.commits import Commit
+from icestream.state.versions.live_segments import LiveSegments
 
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
@@ -113,7 +114,7 @@ class VersionContext:
 
     version: int
     before: Commit | None
-    live: tuple[LiveSegment, ...]
+    live: LiveSegments
     #: the watermark before the batch
     watermark: Micros
     routes: tuple[int, ...]

@@ -31,6 +31,8 @@ from icestream.state.files import Files, OpenFile
 #: what a pack starts with: magic, bytes of the directory, checksum of both and the directory
 HEAD = struct.Struct("<8sQQ")
 MAGIC = b"icepack1"
+#: how the name of a pack ends, after its attempt
+PACK = ".pack"
 #: a member: bytes of its name, its place after the directory, its bytes
 _MEMBER = struct.Struct("<HQQ")
 #: most bytes of a directory
@@ -49,7 +51,7 @@ class PackedFile(NamedTuple):
 def pack_of(path: str) -> str | None:
     """Return the pack that a file is in; None if it is an object of its own."""
     found = _PACKED.fullmatch(path)
-    return None if found is None else f"{found[1]}{found[2]}.pack"
+    return None if found is None else f"{found[1]}{found[2]}{PACK}"
 
 
 def directory(members: Sequence[tuple[str, int]]) -> bytes:

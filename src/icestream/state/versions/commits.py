@@ -2,8 +2,8 @@
 
 Idea: a version exists when its commit file does. A commit lists everything it accepts: the attempt,
 arena, segments and result of every shard, the watermark, the routes and the decisions. It lists
-only the segments it adds; every few versions a commit lists all live ones, so that any stored
-version can be restored from a bounded number of commit files.
+only the segments it adds, and refers to the manifests of a few shards, in turn, so that any stored
+version can be restored from a bounded number of commit files (`live_segments`).
 
 Invariants:
 1. A commit is complete or absent, and the first one for a version stays
@@ -13,11 +13,6 @@ Invariants:
    (`test_a_sealed_commit_that_makes_no_sense_is_damage`).
 3. Commits and takeovers are one sequence, so that only the owner of a checkpoint commits
    (`icestream.state.versions.ownership`).
-4. A segment is live from the version that adds it until its lifetime class lets it go: panes when
-   their expiry is at or below the horizon, bases when a newer snapshot of their shard exists
-   (`test_parity_live_segments_beside_a_plain_recount`). Shards that took over the key groups of
-   others list their segments too; the file exists while one of them does
-   (`test_a_shared_segment_goes_with_its_last_shard`).
 
 References: `docs/formats/commits.md`.
 """
@@ -36,8 +31,8 @@ from icestream.core.errors import CheckpointError, DamageError
 from icestream.core.times import MINUS_INFINITY
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo, text, whole
-from icestream.state.validation import validated
 from icestream.state.versions.attempts import LAST_EPOCH
+from icestream.state.versions.manifests import MANIFESTS, ShardManifest
 from icestream.state.versions.ownership import (
     TAKEN_BY,
     Owner,
@@ -66,7 +61,7 @@ REWRITTEN = "rewritten"
 CHANGED_PLAN = "plan"
 #: key groups that any commit may claim to route
 MOST_KEY_GROUPS = 1 << 20
-#: a commit lists all live segments at least every this many versions
+#: of any so many successive commits, one has the manifest of a shard
 MANIFEST_EVERY = 64
 
 COMMITS = "commits"
@@ -81,7 +76,7 @@ IDENTITY = "identity.json"
 _TRIES = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LiveSegment:
     """A segment with everything that determines its lifetime."""
 
@@ -160,10 +155,16 @@ class Commit:
     totals: Mapping[str, int] = field(default_factory=dict)
     #: files that it adds to tables
     tables: tuple[TableFile, ...] = ()
-    #: all live segments, in some commits only
+    #: manifests of the shards whose turn it is
+    manifests: tuple[ShardManifest, ...] = ()
+    #: all live segments, in some commits of releases that had no manifests
     live: tuple[LiveSegment, ...] | None = None
     #: the epoch of the owner that committed it; 0 where nobody owned the checkpoint
     epoch: int = 0
+
+    def layer_files(self) -> set[str]:
+        """Return the files of the manifests that it names, relative to the checkpoint."""
+        return {f"{MANIFESTS}/{layer.name}" for each in self.manifests for layer in each.layers}
 
     @property
     def flushed(self) -> int | None:
@@ -187,7 +188,9 @@ class Commit:
         plain["results"] = [info.to_json() for info in self.results]
         plain["late"] = [info.to_json() for info in self.late]
         plain["tables"] = [file.to_json() for file in self.tables]
-        plain["live"] = None if self.live is None else [each.to_json() for each in self.live]
+        plain["manifests"] = [each.to_json() for each in self.manifests]
+        if self.live is not None:
+            plain["live"] = [each.to_json() for each in self.live]
         return plain
 
     @classmethod
@@ -200,8 +203,9 @@ class Commit:
             plain[name] = tuple(plain[name])
         plain["routes"] = tuple(route for item in plain["routes"] for route in _routes(item))
         plain["released"] = tuple(map(_released, plain["released"]))
-        live = value["live"]
-        for segment in (*value["added"], *(live or ())):
+        live = value.get("live")
+        manifests = value.get("manifests", ())
+        for segment in (*value["added"], *manifests, *(live or ())):
             whole(segment["shard"], NO_SHARD, len(plain["bases"]) - 1)
         return cls(
             **plain,
@@ -209,11 +213,12 @@ class Commit:
             results=tuple(map(SegmentInfo.from_json, value["results"])),
             late=tuple(map(SegmentInfo.from_json, value["late"])),
             tables=tuple(map(TableFile.from_json, value["tables"])),
+            manifests=tuple(map(ShardManifest.from_json, manifests)),
             live=None if live is None else tuple(map(LiveSegment.from_json, live)),
         )
 
 
-_FILE_LISTS = ("added", "results", "late", "tables", "live")
+_FILE_LISTS = ("added", "results", "late", "tables", "manifests", "live")
 
 
 def _routes(item: Any) -> list[int]:
@@ -254,30 +259,9 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 }
 
 
-def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment, ...]:
-    """Return the segments that are live at a commit, given those live before it."""
-    released = frozenset(commit.released)
-    return tuple(
-        segment
-        for segment in (*live, *commit.added)
-        if (segment.shard, segment.info.ordinal) not in released
-        and (NO_SHARD, segment.info.ordinal) not in released
-        and (
-            segment.version >= commit.bases[segment.shard]
-            if is_base(segment.lifetime)
-            else segment.info.expiry > commit.horizon
-        )
-    )
-
-
 def is_base(lifetime: str) -> bool:
     """Return whether the commit of a newer snapshot of a shard replaces segments of a class."""
     return lifetime.rpartition(PART)[2] == BASE
-
-
-def last_manifest(version: int) -> int:
-    """Return the last version, up to the given one, whose commit lists all live segments."""
-    return (version - 1) // MANIFEST_EVERY * MANIFEST_EVERY + 1
 
 
 class VersionStore:
@@ -441,20 +425,6 @@ class VersionStore:
 
     # -- what versions consist of ----------------------------------------------------------
 
-    def live(self, version: int) -> tuple[LiveSegment, ...]:
-        """Return the segments that are live at a version, starting from the last full list."""
-        chain = []
-        for number in range(version, 0, -1):
-            commit = self.load(number)
-            chain.append(commit)
-            if commit.live is not None:
-                break
-        live: tuple[LiveSegment, ...] = ()
-        for commit in reversed(chain):
-            with validated(self.path(commit.version)):
-                live = commit.live if commit.live is not None else survivors(live, commit)
-        return live
-
     def remember_plan(
         self, plan: Mapping[str, Any], state_schema: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
@@ -520,11 +490,6 @@ class VersionStore:
         for place in gone:
             self._known.pop(place, None)
             self._read_commits.pop(self._path(place), None)
-
-    def with_manifest(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
-        """Add the list of all live segments to a commit if it is due."""
-        due = last_manifest(commit.version) == commit.version
-        return replace(commit, live=live) if due else commit
 
     def path(self, version: int) -> str:
         """Return the commit file of a version; of one that does not exist, the next owner's."""

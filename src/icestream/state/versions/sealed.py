@@ -18,8 +18,10 @@ import xxhash
 
 from icestream.core.errors import CheckpointError, DamageError
 
-#: the format that is written and read
-FORMAT = 3
+#: the format that is written
+FORMAT = 4
+#: and those that are read: 3 lists all live segments in some commits, and has no manifests
+READ = (3, FORMAT)
 
 #: digits of a format version, at most
 _FORMAT_DIGITS = 9
@@ -32,15 +34,16 @@ def sealed(value: Mapping[str, Any]) -> bytes:
 
 
 def opened(path: str, data: bytes, older: Collection[int] = ()) -> dict[str, Any]:
-    """Return the JSON object of a sealed file, which may have one of some older formats."""
+    """Return the JSON object of a sealed file, which may have one of some `older` formats."""
     body, _, rest = data.partition(b"\n")
     written = format_of(data)
-    if written is not None and written != FORMAT and written not in older:
+    if written is not None and written not in (*READ, *older):
         age = "newer" if written > FORMAT else "older"
         convert = "" if written > FORMAT else ", convert it with `icestream state upgrade`"
         msg = (
-            f"{path} was written in format {written}, this Icestream reads {FORMAT}: install the "
-            f"{age} Icestream that wrote it{convert}, or start a new checkpoint"
+            f"{path} was written in format {written}, this Icestream reads {READ[0]} and "
+            f"{FORMAT}: install the {age} Icestream that wrote it{convert}, or start a new "
+            "checkpoint"
         )
         raise CheckpointError(msg)
     if written is None or rest != seal(written, body):

@@ -222,15 +222,17 @@ class DataflowWork(Work):
         ordinal = context.first_ordinal + shards * sum(
             len(spec.lifetimes) for spec in specs[:component]
         )
+        work = ComponentShard(self._plan, component, context.version, now, orders)
+        sends, parcels = self._sends(context, context.executor.parcel_files), tuple(paths)
         return [
             context.task(
-                work=ComponentShard(self._plan, component, context.version, now, orders),
+                work=work,
                 shard=shard,
                 watermark=watermark,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
                 quota=shares[shard],
-                parcels=tuple(paths),
-                sends=self._sends(context, context.executor.parcel_files),
+                parcels=parcels,
+                sends=sends,
             )
             for shard in range(first, first + shards)
         ]

@@ -40,7 +40,8 @@ from icestream.state.log.format import Record
 from icestream.state.log.ipc import read_batch
 from icestream.state.log.reader import SegmentReader
 from icestream.state.read_ahead import read_ahead
-from icestream.state.versions.commits import EVENTS, SEGMENTS, LiveSegment, VersionStore
+from icestream.state.versions.commits import NO_SHARD, SEGMENTS, LiveSegment, VersionStore
+from icestream.state.versions.live_segments import live_at
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,8 @@ class RawEventReader:
     def _segments(self) -> tuple[LiveSegment, ...]:
         """Return the segments of events of the last version and of the current one."""
         before = self.version - 1
-        live = VersionStore(self.files, self.root).live(before) if before else ()
-        return (*(each for each in live if each.lifetime == EVENTS), *self.fresh)
+        live = live_at(VersionStore(self.files, self.root), before, (NO_SHARD,))
+        return (*live, *self.fresh)
 
 
 #: a block with the version that stored it, and its events

@@ -18,6 +18,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
@@ -106,7 +109,7 @@ class WindowWork(Work):
         tiled = tuple(map(Tiled.from_json, composition or ()))
         work = WindowShard(self._plan, store, tiled, flushed=flushed, switched=switched)
         again = self._again(context, parcels) if store != PANES else None
-        lifetimes = len(lower.lifetimes(self._plan))
+        lifetimes, paths_of_all = len(lower.lifetimes(self._plan)), tuple(paths)
         tasks = [
             context.task(
                 work=work
@@ -116,7 +119,7 @@ class WindowWork(Work):
                 watermark=reached,
                 first_ordinal=context.first_ordinal + shard * lifetimes,
                 quota=self.quota(context, shard),
-                parcels=tuple(paths),
+                parcels=paths_of_all,
             )
             for shard in range(context.shards)
         ]
@@ -190,18 +193,22 @@ class WindowWork(Work):
             return []
         assert self._panes is not None
         spans = tuple(lower.window_spec(self._panes).leaves(context.watermark, reached))
-        kept = [(s.info, s.begins) for s in context.live if s.begins is not None]
-        kept += [
+        reads = [(settled_from(self._panes, first), end) for first, end in spans if first < end]
+
+        def leave(begins: Ints, expiry: Ints) -> Any:
+            masks = [(begins < end) & (expiry >= least) for least, end in reads]
+            return np.logical_or.reduce(masks) if masks else np.zeros(len(begins), bool)
+
+        fresh = [
             (p.sent.raw_events, p.report.begins) for p in parcels if p.sent.raw_events is not None
         ]
-        segments = tuple(
-            info
-            for info, begins in kept
-            if any(
-                begins < end and info.expiry >= settled_from(self._panes, first)
-                for first, end in spans
-                if first < end
-            )
+        segments = (
+            *(each.info for each in context.live.segments((NO_SHARD,), leave)),
+            *(
+                info
+                for info, begins in fresh
+                if any(begins < end and info.expiry >= least for least, end in reads)
+            ),
         )
         if not segments:
             return []
