@@ -39,6 +39,7 @@ from icestream.plan.windows.frame import Frame
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.version.settings import Settings
+from icestream.state.versions.live_segments import live_at
 from icestream.state.versions.table_files import TableFile
 
 HOUR = 3_600_000_000
@@ -146,7 +147,7 @@ def costs(case: str, size: int, batches: int) -> Iterator[tuple[float, float]]:
             query.driver.batch(number, [half.to_batches(max_chunksize=100_000) for half in halves])
             taken = (time.process_time() - before) / size * 1e6
             assert query.driver.last is not None
-            live = query.driver.store.live(query.driver.last.version)
+            live = live_at(query.driver.store, query.driver.last.version)
             logged = sum(each.info.bytes for each in live if each.lifetime == SETTLED)
             yield taken, logged / (size * (number + 1))
         query.close()
