@@ -101,13 +101,14 @@ soak: $(READY) ## torment all demo queries for half an hour; ARGS='--size small'
 	@$(WITH_SPARK) $(BIN)/python -m bench soak $(or $(ARGS),--size full)
 
 .PHONY: check
-check: $(READY) ## check style, types, imports, names and dead code; all of them, also where one fails
+check: $(READY) ## check style, types, imports, names, numbers in documents and dead code; all, also where one fails
 	@failed=; \
 	echo "check: ruff"; $(BIN)/ruff check --quiet --output-format=concise . || failed+=" style"; \
 	$(BIN)/ruff format --check --quiet --output-format=concise . || failed+=" format"; \
 	echo "check: mypy"; $(BIN)/python -m mypy --no-error-summary || failed+=" types"; \
 	echo "check: imports"; report=$$($(BIN)/lint-imports --no-cache --no-logo 2>&1) || { echo "$$report"; failed+=" imports"; }; \
 	echo "check: names"; $(BIN)/python tools/class_names.py || failed+=" names"; \
+	echo "check: numbers"; $(BIN)/python tools/document_numbers.py || failed+=" numbers"; \
 	echo "check: dead code"; $(BIN)/python tools/reachability.py --check || failed+=" dead-code"; \
 	[ -z "$$failed" ] || { echo "check: failed:$$failed"; exit 1; }
 
@@ -116,7 +117,7 @@ format: $(READY) ## rewrite the code in the house style
 	@$(BIN)/ruff check --quiet --fix-only . ; $(BIN)/ruff format --quiet .
 
 .PHONY: release
-release: $(READY) ## build wheel and sdist, and try the wheel in an empty environment
+release: $(READY) ## build wheel, sdist and machine code, and try the wheels in an empty environment
 	@$(WITH_SPARK) tools/release.sh $(CURDIR)/$(BIN)/python
 
 .PHONY: peers

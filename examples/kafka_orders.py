@@ -51,15 +51,35 @@ class Span(InputPartition):
         self.partition, self.first, self.last = partition, first, last
 
 
+class RecordsLost(RuntimeError):
+    """The broker no longer has records that no batch has read."""
+
+
 class Reader(DataSourceStreamReader):
-    """Reports the offsets of the topic to Spark, and reads between two offsets."""
+    """Reports the offsets of the topic to Spark, and reads between two offsets.
+
+    Partitions are assigned by offsets, never by a consumer group, so no rebalance moves them; new
+    partitions are read from their begin. Records that the broker deleted before they were read are
+    an error, as in Spark's own connector; with the option `failOnDataLoss` set to false, the query
+    goes on after them.
+    """
 
     def __init__(self, options):
         """Connect lazily: the reader is sent to tasks."""
         self.options = options
+        self.skips = str(options.get("failOnDataLoss", "true")).lower() == "false"
 
     def _consumer(self):
-        return kafka.Consumer({"bootstrap.servers": self.options["servers"], "group.id": "none"})
+        return kafka.Consumer(
+            {
+                "bootstrap.servers": self.options["servers"],
+                "group.id": "none",
+                "enable.auto.commit": False,
+                # an offset that is gone is an error, not a jump to the newest record
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+            }
+        )
 
     def _offsets(self, which):
         consumer, topic = self._consumer(), self.options["topic"]
@@ -82,20 +102,54 @@ class Reader(DataSourceStreamReader):
         return self._offsets(1)
 
     def partitions(self, start, end):
-        """Return the range of each task."""
-        return [Span(int(each), start[each], last) for each, last in end.items()]
+        """Return the range of each task; a partition that is new is read from its begin."""
+        oldest = self._offsets(0)
+        firsts = {each: start.get(each, oldest.get(each, 0)) for each in {**start, **end}}
+        for each, first in firsts.items():
+            if end.get(each, -1) < first:
+                self._lose(each, f"ends before offset {first}, where the query is: a new topic?")
+            elif oldest.get(each, 0) > first:
+                self._lose(each, f"begins at offset {oldest[each]}, the query is at {first}")
+        return [
+            Span(int(each), max(firsts[each], oldest.get(each, 0)), last)
+            for each, last in end.items()
+            if last > firsts[each]
+        ]
+
+    def _lose(self, partition, why):
+        """Refuse to go on after a loss, unless that is wanted."""
+        if not self.skips:
+            msg = (
+                f"partition {partition} of {self.options['topic']!r} {why}. Records were deleted "
+                "before they were read: keep them longer on the broker (retention.ms), and start "
+                "from a checkpoint that has them, or set failOnDataLoss to false to go on without"
+            )
+            raise RecordsLost(msg)
 
     def read(self, partition):
         """Yield the records of a span, each once, even if a task is repeated."""
         consumer, at = self._consumer(), partition.first
+        place = kafka.TopicPartition(self.options["topic"], partition.partition, at)
         try:
-            consumer.assign([kafka.TopicPartition(self.options["topic"], partition.partition, at)])
+            consumer.assign([place])
             while at < partition.last:
                 for record in consumer.consume(1_000, timeout=1.0):
-                    if record.error() is None and at <= record.offset() < partition.last:
-                        at = record.offset() + 1
+                    error = record.error()
+                    if error is not None and error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
+                        self._lose(partition.partition, f"no longer has offset {at}")
+                        oldest, _ = consumer.get_watermark_offsets(place, timeout=30)
+                        at = place.offset = max(at, oldest)
+                        consumer.assign([place])
+                        break
+                    if error is not None and error.code() != kafka.KafkaError._PARTITION_EOF:
+                        if error.fatal() or not error.retriable():
+                            raise kafka.KafkaException(error)
+                        continue
+                    # offsets may have gaps: compaction and transactions leave them
+                    if error is None and at <= record.offset() < partition.last:
                         when = datetime.fromtimestamp(record.timestamp()[1] / 1000, UTC)
                         yield partition.partition, record.offset(), when, record.value().decode()
+                    at = max(at, record.offset() + (error is None))
         finally:
             consumer.close()
 

@@ -181,3 +181,46 @@ def test_stored_results_tell_how_much_code_changed_since(tmp_path: Path) -> None
     told = run(*tool)
     assert told.returncode == 1
     assert "1 files changed since" in told.stdout
+
+
+PAGE = """# Page
+
+## joins: how fast
+
+We join 1,234,568 events/s, 3.1 times as many, in 64 MB.
+
+| a | b |
+|---|---|
+| 1.23 million | 99.5 |
+
+[all](figures/joins.json)
+
+## other
+
+A peer has 7 times that. `5 times` in code is no number.
+"""
+
+
+def test_numbers_in_documents_must_be_in_a_stored_result(tmp_path: Path) -> None:
+    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    (tmp_path / "tools").mkdir()
+    shutil.copy(TOOLS / "document_numbers.py", tmp_path / "tools")
+    figures = {"rate": 1234567.8, "ratios": [{"spark": 3.14159}]}
+    (tmp_path / "docs" / "figures" / "joins.json").write_text(json.dumps(figures))
+    (tmp_path / "README.md").write_text("fine\n")
+    page = tmp_path / "docs" / "performance.md"
+    tool: list[str | Path] = [sys.executable, tmp_path / "tools" / "document_numbers.py"]
+    page.write_text(PAGE)
+    told = run(*tool)
+    assert told.returncode == 1
+    assert told.stdout.splitlines() == [
+        "docs/performance.md:5: 64 MB (joins.json)",
+        "docs/performance.md:9: 99.5 (joins.json)",
+        "docs/performance.md:15: 7 times (no stored result is linked)",
+    ]
+    page.write_text(
+        PAGE.replace("We join", "<!-- given: 64 MB -->\nWe join")
+        .replace("99.5", "")
+        .replace("A peer", "<!-- measured: 0123abc, python peer.py -->\nA peer")
+    )
+    assert run(*tool).returncode == 0

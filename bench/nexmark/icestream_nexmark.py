@@ -15,7 +15,7 @@ import icestream as ice
 from bench.nexmark.answers import answer, other_rows
 from bench.nexmark.events import side_input
 from bench.nexmark.nexmark import read_by
-from bench.nexmark.running import STREAMS, asked, ran, sources, statement, table_of
+from bench.nexmark.running import STREAMS, asked, output_mode, ran, sources, statement, table_of
 from bench.query_runs import icestream_session, run_all
 from bench.steady import steady_rate
 
@@ -23,8 +23,8 @@ from bench.steady import steady_rate
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     """Run one statement over all files."""
     name, source, folder = plan["name"], Path(plan["input"]), Path(plan["output"])
-    query = asked(name, sources(spark, source))
-    rows, ended = ran(query, spark, folder, memory=plan["memory"])
+    query = asked(name, sources(spark, source, files=plan["files"]))
+    rows, ended = ran(query, spark, folder, mode=output_mode(name), memory=plan["memory"])
     if plan.get("compared"):
         tables = {each: pq.read_table(source / each) for each in STREAMS}
         wanted = answer(name, {**tables, "side_input": side_input()})

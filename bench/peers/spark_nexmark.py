@@ -24,7 +24,7 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     for name in STREAMS:
         folder = str(Path(plan["input"]) / name)
         reader = spark.readStream.schema(spark.read.parquet(folder).schema)
-        frame = reader.option("maxFilesPerTrigger", 1).parquet(folder)
+        frame = reader.option("maxFilesPerTrigger", plan["files"]).parquet(folder)
         frame.withWatermark("dateTime", "2 seconds").createOrReplaceTempView(name)
     mode = MODES[plan["name"]]
     writer = spark.sql(statement(plan["name"])).writeStream.outputMode(mode)

@@ -116,11 +116,12 @@ def append_one(
     else:
         facts[HEAD] = address + 1
     facts[TAIL] = address + 1
-    if keys[cell, PREVIOUS]:
-        words[keys[cell, PREVIOUS] - 1 + int(linked) + OF_KEY] = address + 1
+    links = reader.links
+    if links[cell, PREVIOUS]:
+        words[links[cell, PREVIOUS] - 1 + int(linked) + OF_KEY] = address + 1
     else:
-        keys[cell, NEXT] = address + 1
-    keys[cell, PREVIOUS] = address + 1
+        links[cell, NEXT] = address + 1
+    links[cell, PREVIOUS] = address + 1
     facts[ENTRIES] += 1
     return address
 
@@ -141,11 +142,11 @@ def leave_one(store: CellArrays, reader: ReaderArrays, line: LineArrays, now: in
     facts[ENTRIES] -= 1
     settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_STALENESS, keys[cell, SINCE], now)
     following = words[head + OF_KEY]
-    keys[cell, NEXT] = following
+    reader.links[cell, NEXT] = following
     if following:
         keys[cell, SINCE] = words[following - 1 + linked + BEGUN]
     else:
-        keys[cell, PREVIOUS] = 0
+        reader.links[cell, PREVIOUS] = 0
         keys[cell, SINCE] = keys[cell, DROPPED]
     keys[cell, FLYING] = words[head + AT]
     return int(address)

@@ -87,7 +87,7 @@ def best_key(index: IndexArrays, store: CellArrays, reader: ReaderArrays, now: i
         worth = worth_of(wait, store.reals[cell, GAP], index.weights[cell], price)
         if worth > most:
             best, most = cell, worth
-        at = reader.keys[cell, NEXT]
+        at = reader.links[cell, NEXT]
     return best
 
 

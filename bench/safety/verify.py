@@ -22,7 +22,8 @@ from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Measurement, ProgressLog, Size
 from icestream.core.errors import IcestreamError
 from icestream.inspect.access.checkpoint import Checkpoint
-from icestream.inspect.verify import DELIVERED, MARK, check_mark, check_segment, verify
+from icestream.inspect.verify import DELIVERED, check_mark, check_segment, verify
+from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS
 from tests.faults.changed_files import FlippedFiles

@@ -6,7 +6,8 @@ drops quotes at random so that its load is 0.95. Staleness is measured from outs
 at which quotes were made and results delivered.
 
 Limits: the step waits instead of computing, so that its cost does not depend on what else the
-machine does. In size `small` the runs are too short for an append stream to fall far behind, and
+machine does. There are more keys than the machine can serve in an interval, since a batch serves a
+key once. In size `small` the runs are too short for an append stream to fall far behind, and
 only figures that do not depend on that have bars.
 
 References: sections 3.3 and 5 of the source named in `docs/papers.md`; `Bench` in `registry`.
@@ -25,7 +26,13 @@ from bench import systems
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.prediction import predict
-from bench.updates.paced_batches import RARE, longest_batches, waits_of_rare_keys
+from bench.updates.paced_batches import (
+    AFTER_CALL,
+    ANSWERS,
+    RARE,
+    longest_batches,
+    waits_of_rare_keys,
+)
 
 CORES = 2
 INTERVAL = 1
@@ -62,7 +69,7 @@ class Scale:
 
 
 SCALES = {
-    Size.SMALL: Scale(100, 0.01, 15, 12, (5,)),
+    Size.SMALL: Scale(400, 0.01, 15, 12, (5,)),
     Size.FULL: Scale(400, 0.01, 120, 20, LOADS),
 }
 
@@ -161,10 +168,10 @@ def judge(figures: Figures, size: Size) -> tuple[Bar, ...]:
 
 def judge_paced(slow: Figures, rare: Figures) -> tuple[Bar, ...]:
     """Compare what was measured in virtual time with the claims."""
-    after = "answers after it, by normal"
+    shares = {AFTER_CALL: LEAST_AFTER, ANSWERS: LEAST_ANSWERS}
     bars = [
-        Bar.at_least(name, LEAST_AFTER, value)
-        if name == after
+        Bar.at_least(name, shares[name], value)
+        if name in shares
         else Bar.at_most(f"longest batch, {name}", MOST_BATCH, value)
         for name, value in slow.items()
     ]

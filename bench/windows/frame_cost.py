@@ -1,11 +1,12 @@
 """Processor time of an event in windows that move with events: one process, without Spark.
 
 Idea: wall time says little while other programs run; processor time of one process can be compared
-in turn with that of another checkout. A case is VWAP with a row per event into Parquet, or 12
-features over 4 keys and 3 ranges (`over`) in 256 MB. The second half of the batches counts.
+in turn with that of another checkout. A case is VWAP with a row per event into Parquet, 12 features
+over 4 keys and 3 ranges (`over`) in 256 MB, or one window per event by one key (`one`) beside eight
+by four keys (`eight`). The second half of the batches counts.
 
-Run as `python -m bench.windows.frame_cost vwap|over EVENTS_IN_A_BATCH BATCHES`; prints the
-microseconds an event of each batch.
+Run as `python -m bench.windows.frame_cost vwap|over|one|eight EVENTS_IN_A_BATCH BATCHES`; prints
+the microseconds an event of each batch, and the bytes of an event's tuples on the log.
 
 Limits: no bars; `vwap` and `over` measure the same queries on Spark.
 """
@@ -16,7 +17,8 @@ import gc
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from bench.windows.over import KEYS, RANGES
 from bench.windows.trades import TradeColumns
 from icestream.core.units import parse_interval
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.frames.tuples import SETTLED
 from icestream.plan.computation import Computation
 from icestream.plan.events.features import FeatureCall, with_features
 from icestream.plan.events.queries import compiled
@@ -41,7 +44,11 @@ from icestream.state.versions.table_files import TableFile
 HOUR = 3_600_000_000
 INSTANT = pa.timestamp("us", "UTC")
 #: bytes of memory of each case
-MEMORY = {"vwap": 64 << 20, "over": 256 << 20}
+MEMORY = {"vwap": 64 << 20}
+MOST_MEMORY = 256 << 20
+#: (range, function) of windows by each of some keys
+Windows = Sequence[tuple[str, str]]
+FEATURES: Windows = [(length, function) for length, _, function in RANGES]
 
 
 class WrittenTable:
@@ -77,8 +84,8 @@ def vwap_plan() -> Plan:
     )
 
 
-def over_plan() -> Computation:
-    """Return the features of the bench `over`."""
+def over_plan(keys: Collection[str] = tuple(KEYS), windows: Windows = FEATURES) -> Computation:
+    """Return windows by keys in the event's row; those of the bench `over` by default."""
     columns = [("key", pa.int64()), ("value", pa.float64()), *((key, pa.int64()) for key in KEYS)]
     calls = [
         FeatureCall(
@@ -88,8 +95,8 @@ def over_plan() -> Computation:
             (key,),
             Frame(range=parse_interval(length), peers=True),
         )
-        for key in KEYS
-        for number, (length, _, function) in enumerate(RANGES)
+        for key in keys
+        for number, (length, function) in enumerate(windows)
     ]
     schema = pa.schema(columns)
     node = with_features(FromSource(schema), calls)
@@ -111,15 +118,21 @@ def over_events(first: int, count: int) -> list[object]:
     return [pa.array(times * 1_000, INSTANT), np.zeros(count, dtype=np.int32), key, value, *keys]
 
 
-CASES = {"vwap": (vwap_plan, vwap_events), "over": (over_plan, over_events)}
+CASES: dict[str, tuple[Callable[[], Computation], Callable[[int, int], list[object]]]] = {
+    "vwap": (vwap_plan, vwap_events),
+    "over": (over_plan, over_events),
+    "one": (partial(over_plan, ["card"], [("1 hour", "sum")]), over_events),
+    "eight": (partial(over_plan, windows=[(f"{n} minutes", "sum") for n in (30, 60)]), over_events),
+}
 
 
-def costs(case: str, size: int, batches: int) -> Iterator[float]:
-    """Yield the microseconds of processor time an event of each batch."""
+def costs(case: str, size: int, batches: int) -> Iterator[tuple[float, float]]:
+    """Yield the microseconds of processor time an event of each batch, and the bytes on the log."""
     make, events = CASES[case]
     plan = make()
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(root=f"{folder}/checkpoint", local=folder, budget=MEMORY[case])
+        memory = MEMORY.get(case, MOST_MEMORY)
+        settings = Settings(root=f"{folder}/checkpoint", local=folder, budget=memory)
         table = WrittenTable(Path(folder, "table"), plan.results(plan.views[0]))
         query = LocalQuery(plan, settings, tables=[table])
         # as in the workers of Spark: what was loaded is never garbage
@@ -131,16 +144,21 @@ def costs(case: str, size: int, batches: int) -> Iterator[float]:
             halves = whole.slice(0, size // 2), whole.slice(size // 2)
             before = time.process_time()
             query.driver.batch(number, [half.to_batches(max_chunksize=100_000) for half in halves])
-            yield (time.process_time() - before) / size * 1e6
+            taken = (time.process_time() - before) / size * 1e6
+            assert query.driver.last is not None
+            live = query.driver.store.live(query.driver.last.version)
+            logged = sum(each.info.bytes for each in live if each.lifetime == SETTLED)
+            yield taken, logged / (size * (number + 1))
         query.close()
 
 
 def main() -> None:
     """Print the cost of each batch, and the mean of the second half."""
     case, size, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    found = list(costs(case, size, batches))
+    found, logged = zip(*costs(case, size, batches), strict=True)
     steady = np.mean(found[batches // 2 :])
     print(f"{case}: {' '.join(f'{each:.3f}' for each in found)}; steady {steady:.3f} us an event")
+    print(f"{logged[-1]:.1f} bytes of tuples on the log for each event so far")
 
 
 if __name__ == "__main__":

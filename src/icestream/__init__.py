@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from icestream.api.jobs import Tuples, job
     from icestream.api.joins import join
     from icestream.api.result import Result, Windowed, rows
-    from icestream.api.state import read_state, write_state
+    from icestream.api.state import erase_key, read_state, write_state
     from icestream.api.stream import Stream, stream
     from icestream.api.writer import StreamWriter, start
     from icestream.operators.object_aggregates.user_aggregates import UserAggregate
@@ -109,7 +109,7 @@ _HOMES = {
     "icestream.api.jobs": "Tuples job",
     "icestream.api.joins": "join",
     "icestream.api.result": "Result Windowed rows",
-    "icestream.api.state": "read_state write_state",
+    "icestream.api.state": "erase_key read_state write_state",
     "icestream.api.stream": "Stream stream",
     "icestream.api.writer": "StreamWriter start",
     "icestream.operators.object_aggregates.user_aggregates": "UserAggregate",
@@ -160,6 +160,7 @@ __all__ = [
     "count_if",
     "covar_pop",
     "covar_samp",
+    "erase_key",
     "every",
     "files",
     "first",

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
@@ -89,9 +90,19 @@ def test_windows_are_a_table_while_the_query_runs(
     assert newest == [(batch.count(),)]
 
 
-def test_a_delta_table_follows_the_keys_across_restarts(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_follows_the_keys_across_restarts(
+    kind: str, spark: SparkSession, tmp_path: Path
 ) -> None:
+    options = {"path": f"{tmp_path}/lake"}
+    if kind == "iceberg":
+        options = {
+            "path": "db.largest",
+            "catalog": "here",
+            "catalog.type": "sql",
+            "catalog.uri": f"sqlite:///{tmp_path}/catalogue.db",
+            "catalog.warehouse": f"file://{tmp_path}/warehouse",
+        }
     parts = [events(each) for each in range(3)]
     feed = Feed(spark, f"{tmp_path}/in", *parts[:2])
 
@@ -100,8 +111,9 @@ def test_a_delta_table_follows_the_keys_across_restarts(
         largest = stream.last("6 seconds").groupApply(
             "key", lambda group: group.agg(ice.max("x").alias("m"), ice.collect_set("name"))
         )
-        writer = largest.writeStream.outputMode("now").format("delta")
-        return run(writer.option("path", f"{tmp_path}/lake"), tmp_path / "chk")
+        return run(
+            largest.writeStream.outputMode("now").format(kind).options(**options), tmp_path / "chk"
+        )
 
     query = started()
     feed.add(parts[2])
@@ -109,8 +121,13 @@ def test_a_delta_table_follows_the_keys_across_restarts(
     table = query.table()
     assert table.columns == ["key", "m", "collect_set(name)"]
     found = Counter(repr(row) for row in table.drop("collect_set(name)").toArrow().to_pylist())
-    lake = DeltaTable(f"{tmp_path}/lake").to_pyarrow_table().drop_columns(["collect_set(name)"])
-    assert found == Counter(repr(row) for row in lake.to_pylist())
+    if kind == "delta":
+        lake = DeltaTable(options["path"]).to_pyarrow_table()
+    else:
+        properties = {name.partition(".")[2]: value for name, value in options.items()}
+        lake = load_catalog("here", **properties).load_table("db.largest").scan().to_arrow()
+    rows = lake.drop_columns(["collect_set(name)"]).to_pylist()
+    assert found == Counter(repr(row) for row in rows)
     # 11 s is the latest event: what came after 5 s holds
     assert {(row["key"], row["m"]) for row in table.collect()} == {("a", 3), ("b", 2), (None, 4)}
 

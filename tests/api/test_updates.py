@@ -251,6 +251,17 @@ def test_unions_joins_filters_and_windows_combine(
     assert newest == {f"s{n % 10}": 2 * n for n in range(980, 990)}
 
 
+def test_joins_forget_with_their_streams(feed: Feed) -> None:
+    def lateness(**options: Any) -> int:
+        sides = [ice.stream(feed.stream(), time="ts").latestBy("symbol", **options)] * 2
+        sides[1] = sides[1].withColumn("size", sf.col("price")).select("ts", "symbol", "size")
+        joined: Any = sides[0].join(sides[1], on="symbol", within=1)._arcs
+        return int(joined.lateness)
+
+    assert lateness() == lateness(forgetAfter="1 day") == 3600 * 10**6
+    assert lateness(forgetAfter="1 minute") == 60 * 10**6
+
+
 def stepped(stream: Any) -> Any:
     return stream.latestBy("symbol")
 
@@ -285,7 +296,6 @@ def sized(stream: Any) -> Any:
             "comes before the step",
         ),
         (lambda s: s.latestBy("symbol", under="load").window(2), "leave under='load' out"),
-        (lambda s: s.latestBy("symbol", forgetAfter=9).window(2), "leave forgetAfter out"),
         (lambda s: sized(s).withColumn("symbol", sf.lit("x")), "may not change the update key"),
         (lambda s: sized(s).select("symbol", "ts", "nothing"), "nothing"),
         (lambda s: sized(s).where("nothing > 1"), "nothing"),

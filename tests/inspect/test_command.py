@@ -153,6 +153,7 @@ def test_every_command_prints_json(windows: str, tmp_path: Path) -> None:
         ("export", windows, "--to", str(tmp_path / "state.parquet")),
         ("verify", windows),
         ("repair", windows),
+        ("erase", make("windows", str(tmp_path)), "--key", "key=1"),
     ):
         assert reported(*words) is not None
 

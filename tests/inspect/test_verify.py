@@ -12,8 +12,9 @@ from bench.safety.verify import missed, targets
 from icestream.core.errors import CheckpointError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.repair import DROPPED, plan_repair, repair_copy, repair_in_place
-from icestream.inspect.verify import DELIVERED, MARK, verify
+from icestream.inspect.verify import DELIVERED, verify
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, VersionStore
 from icestream.state.versions.ownership import TakenOver

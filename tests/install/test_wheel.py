@@ -1,8 +1,9 @@
 """A wheel in an empty environment, without extras, does what the documents promise.
 
 The environment has what `pip install` brings and nothing of this repository. `make release` passes
-the wheel it has built in ICESTREAM_WHEEL; without it one is built here. Commands run in the order
-of the tests: each leaves what later ones look at.
+the wheels it has built in ICESTREAM_WHEEL and ICESTREAM_KERNELS; without it the first is built
+here, and the second of the machine code of this user. Commands run in the order of the tests: each
+leaves what later ones look at.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from icestream.kernels.code_cache import code_folder
+from tools.kernel_wheel import kernel_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools"
@@ -64,6 +68,14 @@ def paths(command, path):
         yield from paths(below, [*path, name])
 
 print(json.dumps(list(paths(typer.main.get_command(app), []))))
+"""
+
+
+COUNTED = """
+from icestream.kernels.code_cache import code_folder, compiling
+from icestream.runtime.spark import warm_up
+warm_up.kernels()
+print(compiling.count, code_folder())
 """
 
 
@@ -123,12 +135,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp("install")
     given = os.environ.get("ICESTREAM_WHEEL")
     wheel = Path(given).resolve() if given else built(folder)
+    code = os.environ.get("ICESTREAM_KERNELS")
+    kernels = Path(code).resolve() if code else kernel_wheel(Path(str(code_folder())), folder)
     subprocess.run([sys.executable, "-m", "venv", str(folder / "empty")], check=True)
     environment = Environment(folder / "empty" / "bin", folder / "work")
     for name in ("work", "home", "work/events", "work/tutorial"):
         (folder / name).mkdir()
     environment.arrive("orders", ORDERS)
-    environment.run("python", "-m", "pip", "install", "--disable-pip-version-check", wheel)
+    environment.run("python", "-m", "pip", "install", "--disable-pip-version-check", wheel, kernels)
     return environment
 
 
@@ -139,6 +153,12 @@ def test_only_the_package_and_its_dependencies_are_there(installed: Environment)
     assert not names & {"pytest", "hypothesis", "duckdb", "matplotlib", "build", "mypy"}
     where = installed.run("python", "-c", "import icestream; print(icestream.__file__)")
     assert Path(where).is_relative_to(installed.bin.parent)
+
+
+def test_a_first_query_compiles_nothing(installed: Environment) -> None:
+    count, folder = installed.run("python", "-c", COUNTED).split()
+    assert int(count) == 0
+    assert not list(Path(folder).rglob("*.nbc"))
 
 
 def test_every_command_explains_itself(installed: Environment) -> None:

@@ -26,19 +26,24 @@ WIDTH = 4 + sum(SIZES)
 
 @given(
     events=st.lists(
-        st.tuples(st.sampled_from((0, 5, 2**64 - 1)), st.integers(0, 1), st.integers(-40, 40))
+        st.tuples(
+            st.sampled_from((0, 5, 2**64 - 1)),
+            st.integers(0, 1),
+            st.integers(-40, 40),
+            st.integers(1, 12),
+        )
     ),
-    gap=st.integers(1, 12),
 )
-def test_parity_fragments_of_random_events(events: list[tuple[int, int, int]], gap: int) -> None:
+def test_parity_fragments_of_random_events(events: list[tuple[int, int, int, int]]) -> None:
     id_high = np.array([event[0] for event in events], dtype=np.uint64)
     id_low = np.array([event[1] for event in events], dtype=np.uint64)
     time = np.array([event[2] for event in events], dtype=np.int64)
+    ends = time + np.array([event[3] for event in events], dtype=np.int64)
     slots, heads, last = (np.empty(len(events), dtype=np.int64) for _ in range(3))
     count = cut_fragments(
-        np.lexsort((time, id_low, id_high)), id_high, id_low, time, gap, slots, heads, last
+        np.lexsort((time, id_low, id_high)), id_high, id_low, time, ends, slots, heads, last
     )
-    expected, spans = cut_fragments_reference(id_high, id_low, time, gap)
+    expected, spans = cut_fragments_reference(id_high, id_low, time, ends)
     assert slots.tolist() == expected
     first = time[heads[:count]].tolist()
     assert list(zip(first, last[:count].tolist(), strict=True)) == spans
@@ -51,7 +56,7 @@ def test_a_pause_of_exactly_the_gap_does_not_part_two_events() -> None:
         ids = np.zeros(2, dtype=np.uint64)
         work = [np.empty(2, dtype=np.int64) for _ in range(3)]
         time = np.array([0, pause])
-        assert cut_fragments(np.arange(2), ids, ids, time, 10, *work) == expected
+        assert cut_fragments(np.arange(2), ids, ids, time, time + 10, *work) == expected
 
 
 def random_run(dice: np.random.Generator, rows: int) -> Table:

@@ -1,6 +1,7 @@
 """Session windows the slow, obvious way: a list of sessions per group, merged event by event.
 
-Idea: an event is a session of its own, `[time, time + gap)`. It is dropped if the watermark before
+Idea: an event is a session of its own, `[time, time + gap)`; the gap may be its own, and without a
+positive one it is in no session. It is dropped if the watermark before
 its batch has reached that end; else it is merged with every open session of its group that it
 touches, at either end. Sessions whose end the watermark has reached are reduced and removed.
 These are Spark's rules for `session_window` in append mode, one rule per line.
@@ -8,11 +9,12 @@ These are Spark's rules for `session_window` in append mode, one rule per line.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from icestream.core.times import Micros
+from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.session import Session
 from tests.oracles.answers import answer
@@ -36,18 +38,31 @@ class ObviousSessions(ArrivalOracle):
         super().__init__(plan)
         (self._view,) = plan.views
         assert isinstance(self._view.windows, Session)
-        self._gap = self._view.windows.gap
+        self._windows = self._view.windows
+        self._latest_end: Micros = MINUS_INFINITY
         self._open: dict[Row, list[_Open]] = {}
 
     def _end(self, latest: Micros) -> Micros:
-        return latest + self._gap
+        gap = self._windows.gap
+        return max(self._latest_end, latest) if gap is None else latest + gap
+
+    def _own_end(self, time: Micros, event: dict[str, Any]) -> Micros:
+        if self._windows.gap is not None:
+            return time + self._windows.gap
+        until = event[str(self._windows.until)]
+        if until is None:
+            return time
+        since: dt.timedelta = until.replace(tzinfo=None) - dt.datetime(1970, 1, 1)
+        return since // dt.timedelta(microseconds=1)
 
     def _take(self, time: Micros, event: dict[str, Any], before: Micros) -> None:
-        if time + self._gap <= before:
-            self.late += 1
+        end = self._own_end(time, event)
+        if end <= max(time, before):
+            self.late += max(time, end) <= before
             return
+        self._latest_end = max(self._latest_end, end)
         for key in self._keys(event):
-            joined = _Open(time, time + self._gap, [(self._arrived, event)])
+            joined = _Open(time, end, [(self._arrived, event)])
             apart = []
             for other in self._open.get(key, []):
                 if other.start <= joined.end and joined.start <= other.end:

@@ -1,17 +1,26 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.grid.slice_log import SLICE_BYTES
+from icestream.plan.events import queries
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.work.dataflow.work import check_memory
-from icestream.testing.sources import StreamShape, batches_of
+from icestream.testing.sources import Item, StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
-from tests.suites.dataflow_conformance import DataflowConformance, open_dataflow, stream_of
+from tests.oracles.lifetimes import Bag
+from tests.suites.dataflow_conformance import (
+    DataflowConformance,
+    expected_rows,
+    open_dataflow,
+    stream_of,
+)
 
 
 class TestRunningAggregate(DataflowConformance):
@@ -74,6 +83,20 @@ class TestRecommender(DataflowConformance):
         return replace(super().shape(), events=50, batches=4, skew=0.5)
 
 
+class TestChained(DataflowConformance):
+    """The scopes of a component beside the same scopes in components of their own."""
+
+    flow = plans.chained()
+    tiny_share = 320 << 10
+
+    def expected(self, items: Sequence[Item]) -> list[Bag]:
+        assert len(self.flow.components) == 1
+        with mock.patch.object(queries, "key_columns", return_value=None):
+            apart = plans.chained()
+        assert len(apart.components) == 4
+        return expected_rows(apart, items)
+
+
 class TestUserDefined(DataflowConformance):
     flow = plans.user_defined()
     exact = True
@@ -91,6 +114,7 @@ FLOWS = {
     "settled difference": plans.difference("append"),
     "settled best": plans.best("append"),
     "nested": plans.nested("append"),
+    "chained": plans.chained("append"),
     "recommender": plans.recommender("append"),
     "user-defined": plans.user_defined(),
 }

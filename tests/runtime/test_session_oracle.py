@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
+from icestream.api.functions import AggregateExpression
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.session import Session
@@ -53,7 +55,13 @@ def _events(plan: Plan, number: int, dice: np.random.Generator) -> pa.RecordBatc
     )
 
 
-def _sparks(frame: DataFrame, gap: str) -> DataFrame:
+#: a gap that depends on the event; some have none, or none that is positive
+OWN_GAP = """CASE WHEN whole > 6 THEN '-1 seconds' WHEN whole > 5 THEN '0 seconds'
+             WHEN whole > 0 THEN '1 second' WHEN whole < -7 THEN NULL
+             WHEN real < 0 THEN '3 seconds 1 microsecond' ELSE '2 seconds' END"""
+
+
+def _sparks(frame: DataFrame, gap: str | Column) -> DataFrame:
     sessions = sf.session_window("time", gap)
     return frame.groupBy(sessions, sf.col("k0").alias("name")).agg(
         sf.count("*").alias("n"),
@@ -62,6 +70,23 @@ def _sparks(frame: DataFrame, gap: str) -> DataFrame:
         sf.avg("real").alias("mean"),
         sf.stddev_samp("real").alias("spread"),
     )
+
+
+def _ours() -> list[AggregateExpression]:
+    return [
+        ice.count().alias("n"),
+        ice.sum("whole").alias("total"),
+        ice.min("real").alias("least"),
+        ice.avg("real").alias("mean"),
+        ice.stddev_samp("real").alias("spread"),
+    ]
+
+
+def _written(result: Any, folder: Path, *, flush: bool) -> DataFrame:
+    """Return the rows of a result once all events were read."""
+    writer = result.writeStream.option("checkpointLocation", f"{folder}/ours").options(flush=flush)
+    writer.trigger(availableNow=True).start(f"{folder}/out").awaitTermination()
+    return SparkSession.builder.getOrCreate().read.parquet(f"{folder}/out")
 
 
 def _rows(frame: DataFrame) -> list[Row]:
@@ -109,6 +134,52 @@ def test_oracle_sessions_equal_those_of_sparks_streaming_append(
     assert ours.driver.last.totals["late"] > 20
 
 
+def test_oracle_sessions_of_own_gaps_equal_those_of_sparks_streaming_append(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    plan, dice = _plan("3 seconds"), np.random.default_rng(7)
+    batches = [_events(plan, number, dice) for number in range(6)]
+    feed = Feed(spark, f"{tmp_path}/in", pa.table(batches[0]))
+    theirs = (
+        _sparks(feed.stream().withWatermark("time", "3 seconds"), sf.expr(OWN_GAP))
+        .writeStream.format("memory")
+        .queryName("own_gaps")
+        .option("checkpointLocation", f"{tmp_path}/theirs")
+        .start()
+    )
+    theirs.processAllAvailable()
+    for batch in batches[1:]:
+        feed.add(pa.table(batch))
+        theirs.processAllAvailable()
+    theirs.stop()
+    stream = ice.stream(feed.stream(), time="time", slack="3 seconds")
+    keys = sf.col("k0").alias("name")
+    result = stream.session(sf.expr(OWN_GAP)).groupBy(keys).agg(*_ours())
+    found = _written(result, tmp_path, flush=False)
+    expected = spark.table("own_gaps")
+    assert found.schema.simpleString() == expected.schema.simpleString()
+    assert expected.count() > 30
+    assert not differences(_rows(found), _rows(expected), 1, tolerance=1e-9)
+
+
+def test_oracle_sessions_of_own_gaps_in_sql_equal_those_of_sparks_batch_engine(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    plan, dice = _plan("60 seconds"), np.random.default_rng(8)
+    batches = [_events(plan, number, dice) for number in range(3)]
+    feed = Feed(spark, f"{tmp_path}/in", *map(pa.table, batches))
+    statement = f"""
+        SELECT session_window, k0 AS name, count(*) AS n, sum(whole) AS total, min(real) AS least,
+               avg(real) AS mean, stddev_samp(real) AS spread
+        FROM events GROUP BY session_window(time, {OWN_GAP}), k0
+    """
+    stream = ice.stream(feed.stream(), time="time", slack="60 seconds")
+    found = _written(ice.sql(statement, events=stream), tmp_path, flush=True)
+    expected = _sparks(feed.batch(), sf.expr(OWN_GAP))
+    assert expected.count() > 30
+    assert not differences(_rows(found), _rows(expected), 1, tolerance=1e-9)
+
+
 def test_oracle_sessions_of_the_api_equal_those_of_sparks_batch_engine(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -119,18 +190,9 @@ def test_oracle_sessions_of_the_api_equal_those_of_sparks_batch_engine(
         ice.stream(feed.stream(), time="time", slack="60 seconds")
         .session("2 seconds")
         .groupBy(sf.col("k0").alias("name"))
-        .agg(
-            ice.count().alias("n"),
-            ice.sum("whole").alias("total"),
-            ice.min("real").alias("least"),
-            ice.avg("real").alias("mean"),
-            ice.stddev_samp("real").alias("spread"),
-        )
+        .agg(*_ours())
     )
-    writer = result.writeStream.option("checkpointLocation", f"{tmp_path}/chk")
-    query = writer.options(flush=True).trigger(availableNow=True).start(f"{tmp_path}/out")
-    query.awaitTermination()
-    found = spark.read.parquet(f"{tmp_path}/out")
+    found = _written(result, tmp_path, flush=True)
     expected = _sparks(feed.batch(), "2 seconds")
     assert found.schema.simpleString() == expected.schema.simpleString()
     assert expected.count() > 30

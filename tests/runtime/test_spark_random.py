@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import icestream as ice
@@ -35,7 +36,7 @@ from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 from icestream.runtime.work.windows import prefold
-from tests.suites.random_windows import Dice, RandomCase, draw, oracles, wrong_rows
+from tests.suites.random_windows import PAUSE, Dice, RandomCase, draw, oracles, wrong_rows
 
 pytestmark = pytest.mark.spark
 
@@ -170,7 +171,7 @@ def _windowed(stream: Stream, view: View, keys: list[str]) -> Windowed:
     if isinstance(windows, Cumulative):
         return stream.cumulative(windows.size, windows.step, windows.offset)
     if isinstance(windows, Session):
-        return stream.session(windows.gap)
+        return stream.session(sf.col(PAUSE) if windows.gap is None else windows.gap)
     assert isinstance(windows, Frame)
     slide = windows.slide
     if windows.range is not None:

@@ -28,7 +28,7 @@ from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.queries import Source
-from icestream.plan.nodes.updates import Updates
+from icestream.plan.nodes.updates import Latest, Updates
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 from icestream.testing.crash_runs import staged
@@ -280,6 +280,38 @@ def test_bounded_windows_that_end_together_are_served_within_the_time(
         took.append(clock.at - began)
     assert max(took) <= 210_000
     assert min(took[3:]) >= 150_000
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("by", [("symbol",), ("symbol", "price")])
+def test_bounded_windows_forget_keys_without_updates(
+    by: tuple[str, ...], restart: bool, tmp_path: Path
+) -> None:
+    """Each batch brings 40 new keys, one key in each, and windows of them all are answered."""
+    most, rows = {}, {}
+    for forget in (None, 2000):
+        clock = ManualClock()
+        plan = replace(windows_plan("lazy", by, clock), budget=SECOND)
+        plan = replace(plan, latest=Latest(("symbol",), "inplace", forget))
+        folder = tmp_path / str(forget)
+        with staged():
+            query = open_updates(plan, folder, shards=1)
+            made, keys = [], []
+            for number in range(40):
+                clock.at += SECOND
+                if restart and number % 3 == 0:
+                    query = open_updates(plan, folder, shards=1)
+                at = 1 + 400 * number
+                fresh: list[Quote] = [(f"s{number}-{n}", n % 3, at + n % 7) for n in range(40)]
+                fresh += [("often", 1, at + n) for n in range(0, 40, 9)]
+                (delivery,) = query.driver.batch(number, splits_of(fresh))
+                made += query.rows([delivery]).to_pylist()
+                keys.append(delivery.progress["icestream"]["updates"]["keys"])
+        most[forget], rows[forget] = max(keys), sorted(made, key=str)
+    assert rows[None] == rows[2000]
+    assert len(rows[None]) > 1000
+    assert most[None] > 1600
+    assert most[2000] < 800
 
 
 A, B, C = PreQueueInput((0,), LEFT), PreQueueInput((1,), LEFT), PreQueueInput((2,), RIGHT)

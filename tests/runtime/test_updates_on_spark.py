@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,96 @@ def test_waiting_keys_are_served_while_no_events_come_and_after_a_restart(
     again.stop()
 
 
+class Held(Collected):
+    """A sink that keeps its first version waiting, and records the versions it gets."""
+
+    def __init__(self, *, free: bool) -> None:
+        super().__init__()
+        self.versions: list[int] = []
+        self.first: set[Any] = set()
+        self.free = threading.Event()
+        if free:
+            self.free.set()
+
+    def __call__(self, rows: DataFrame, version: int) -> None:
+        self.versions.append(version)
+        assert self.free.wait(timeout=180)
+        if version == 0:
+            self.first = set(rows.collect())
+        super().__call__(rows, version)
+
+
+def test_crash_a_version_on_its_way_to_the_sink_is_delivered_after_restart(
+    feed: Feed, tmp_path: Path, spark: SparkSession
+) -> None:
+    #   version  1  2 ...    the sink holds 1: Spark counts its batch as done, 2 is computed
+    #   sink        1 ...    but not committed
+    checkpoint, image, served = tmp_path / "chk", tmp_path / "image", tmp_path / "served"
+
+    def step(rows: pa.RecordBatch) -> pa.RecordBatch:
+        if max(rows.column("price").to_pylist()) >= 1000:
+            served.touch()
+        return rows.select(["symbol", "price"])
+
+    def writer(at: Path) -> ice.StreamWriter:
+        latest = ice.stream(feed.stream(), time="ts").latestBy("symbol").apply(step, SCORES)
+        return latest.writeStream.option("checkpointLocation", str(at)).memory("64 MB")
+
+    feed.add(quotes(1000, 2000))
+    first = Held(free=False)
+    query = writer(checkpoint).foreachBatch(first).trigger(processingTime="50 milliseconds").start()
+    _wait(lambda: served.exists() and (checkpoint / "spark/commits/0").exists(), query)
+    shutil.copytree(checkpoint, image)
+    commits = [each.name for each in (image / "icestream/commits").iterdir()]
+    assert max(int(name[:12]) for name in commits) == 1
+    assert (first.versions, first.rows) == ([0], 0)
+    first.free.set()
+    query.processAllAvailable()
+    assert first.newest == expected(2000)
+    query.stop()
+
+    def drained(at: Path, **options: bool) -> Held:
+        found = Held(free=True)
+        started = writer(at).options(**options).foreachBatch(found).trigger(availableNow=True)
+        started.start().awaitTermination()
+        return found
+
+    crashed = drained(image, takeOver=True)
+    assert crashed.versions == list(range(len(crashed.versions)))
+    assert crashed.newest == expected(2000)
+    assert crashed.first == first.first != set()
+    feed.add(quotes(2000, 2050))
+    again = drained(checkpoint)
+    versions = first.versions + again.versions
+    assert versions == sorted(set(versions))
+    assert again.newest == {f"s{n % 50}": n for n in range(2000, 2050)}
+    shown = writer(checkpoint).format("memory").queryName("shown").trigger(availableNow=True)
+    shown.start().awaitTermination()
+    assert spark.table("shown").count() == 0
+
+
+def test_a_sink_that_fails_behind_the_query_ends_it_and_gets_the_version_again(
+    feed: Feed, tmp_path: Path
+) -> None:
+    def start(sink: Any) -> ice.Query:
+        latest = ice.stream(feed.stream(), time="ts").latestBy("symbol").apply(slow, SCORES)
+        writer = latest.writeStream.option("checkpointLocation", str(tmp_path / "chk"))
+        return writer.foreachBatch(sink).trigger(availableNow=True).start()
+
+    def full(rows: DataFrame, version: int) -> None:
+        msg = "no room"
+        raise OSError(msg)
+
+    feed.add(quotes(1000, 1010))
+    failing = start(full)
+    with pytest.raises(OSError, match="no room"):
+        failing.awaitTermination()
+    seen = Held(free=True)
+    start(seen).awaitTermination()
+    assert seen.versions[0] == 0
+    assert seen.newest == expected(1010)
+
+
 def test_an_append_stream_serves_every_event(feed: Feed, tmp_path: Path) -> None:
     prices: list[int] = []
     query = (
@@ -130,7 +222,7 @@ def test_what_cannot_run_is_refused_when_it_is_written(
 
 
 def _wait(done: Any, query: Any) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while not done():
         assert time.monotonic() < until
         assert query.isActive, query.exception()

@@ -111,6 +111,25 @@ def bag_of_rows(flow: Dataflow, rows: pa.Table) -> Bag:
     return without_zeros(bag)
 
 
+def sums_of(flow: Dataflow, tables: Sequence[pa.Table]) -> list[Bag]:
+    """Return the sum of result rows after each table."""
+    total: Bag = Counter()
+    found = []
+    for table in tables:
+        for event, count in bag_of_rows(flow, table).items():
+            total[event] += count
+        total = without_zeros(total)
+        found.append(Counter(total))
+    return found
+
+
+def expected_rows(flow: Dataflow, items: Sequence[Item]) -> list[Bag]:
+    """Return the sum of the rows of a `PlainDataflow` after each batch, and at the end."""
+    slow, schema = PlainDataflow(flow), flow.results(flow.views[0])
+    made = [slow.feed(batch) for batch in batches_of(items)]
+    return sums_of(flow, [pa.Table.from_batches(rows, schema) for rows in (*made, slow.flush())])
+
+
 @contextmanager
 def small_sizes(*, quota: int = 64 << 10, chunk: int = 64, snapshot: int = 2) -> Iterator[None]:
     """Make little data act like much: small chunks, small shards, frequent snapshots."""
@@ -189,21 +208,11 @@ class DataflowConformance(EveryQuery):
 
     def expected(self, items: Sequence[Item]) -> list[Bag]:
         """Return the sum of all rows after each batch, and at the end."""
-        slow = PlainDataflow(self.flow)
-        schema = self.flow.results(self.flow.views[0])
-        made = [slow.feed(batch) for batch in batches_of(items)]
-        return self.sums([pa.Table.from_batches(rows, schema) for rows in (*made, slow.flush())])
+        return expected_rows(self.flow, items)
 
     def sums(self, tables: Sequence[pa.Table]) -> list[Bag]:
         """Return the sum of rows after each table."""
-        total: Bag = Counter()
-        found = []
-        for table in tables:
-            for event, count in bag_of_rows(self.flow, table).items():
-                total[event] += count
-            total = without_zeros(total)
-            found.append(Counter(total))
-        return found
+        return sums_of(self.flow, tables)
 
     def check(self, tables: Sequence[pa.Table], items: Sequence[Item]) -> None:
         """Compare the sum of the rows after each batch."""

@@ -65,7 +65,12 @@ WORDS = pa.schema(
     ]
 )
 TEXT = "text"
-INPUTS = WORDS.append(pa.field(TEXT, pa.string()))
+#: when the session of an event alone ends
+UNTIL = "until"
+INPUTS = WORDS.append(pa.field(TEXT, pa.string())).append(pa.field(UNTIL, INSTANT))
+#: the column with the length of that session as text, and the lengths in seconds
+PAUSE = "pause"
+PAUSES = (-1, 0, 1, 90, 600, 1800)
 #: functions that Spark may fold, and those that depend on the order of events
 EXACT = ("count", "sum", "avg", "min", "max", "bool_and", "bool_or", "count_if")
 ORDERED = ("first", "last", "min_by", "max_by")
@@ -225,7 +230,8 @@ def _windows(dice: Dice) -> WindowKind:
     if kind == 3:
         return Cumulative(HOUR, dice.one((10 * MINUTE, 15 * MINUTE)), dice.one((0, 7 * MINUTE)))
     if kind == 4:
-        return Session(dice.one((90 * SECOND, 10 * MINUTE)))
+        gap = dice.one((90 * SECOND, 10 * MINUTE, None, None))
+        return Session(gap, UNTIL if gap is None else None)
     every = dice.one((None, None, RowsSlide(3)))
     if kind == 5:
         return Frame(range=dice.one((5 * MINUTE, 30 * MINUTE)), slide=every)
@@ -264,6 +270,7 @@ def _planned(
         name
         for name in INPUTS.names
         if any(name in each.columns for view in views for each in view.aggregates)
+        or any(view.windows.until == name for view in views if isinstance(view.windows, Session))
     ]
     made = []
     for view in views:
@@ -340,4 +347,16 @@ def _part(
         hidden = numbers.random(count) < gone
         kept = [None if out else each for each, out in zip(cents, hidden, strict=True)]
         columns[name] = pa.array(kept, kind)
-    return pa.table({name: columns[name] for name in ("ts", *KEYS.names, *INPUTS.names)})
+    pauses = column(numbers.choice(PAUSES, count), pa.int64()).to_pylist()
+    columns[PAUSE] = pa.array(
+        [None if each is None else f"{each} seconds" for each in pauses], pa.string()
+    )
+    columns[UNTIL] = pa.array(
+        [
+            None if None in (at, each) else at + each * SECOND
+            for at, each in zip(times, pauses, strict=True)
+        ],
+        pa.int64(),
+    ).cast(INSTANT)
+    names = ("ts", *KEYS.names, *INPUTS.names, PAUSE)
+    return pa.table({name: columns[name] for name in names})

@@ -48,6 +48,15 @@ def warn_of_late_events(plan: Computation, progress: Mapping[str, Any], query: s
         warnings.warn(msg, QueryWarning, stacklevel=2)
 
 
+def warn_of_change(differences: Sequence[str], checkpoint: str) -> None:
+    """Warn that a checkpoint goes on with another query, and what is different."""
+    msg = (
+        f"the query of {checkpoint} has changed, and goes on with its state. "
+        f"{'; '.join(differences)}. What was computed before stays as it was"
+    )
+    warnings.warn(msg, QueryWarning, stacklevel=2)
+
+
 def warn_of_linecutting(schedule: str, stacklevel: int) -> None:
     """Warn if keys are served in an order in which some of them may wait for ever."""
     if schedule == "linecutting":

@@ -24,7 +24,7 @@ from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
 from icestream.api.stream_words import GroupedEvents, StreamWords
-from icestream.api.window_rows import rows_of_statement, rows_of_windows
+from icestream.api.window_rows import OWN_GAPS, rows_of_statement, rows_of_windows
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -182,14 +182,24 @@ class WindowWords(StreamWords):
             Cumulative(parse_interval(size), parse_interval(step), parse_interval(startTime)),
         )
 
-    def session(self, gap: str | int) -> Windowed:
+    def session(self, gap: str | int | Column) -> Windowed:
         """Group the events of each group into sessions, which a pause longer than `gap` ends.
+
+        A gap that is a column is each event's own, as in Spark's `session_window`: an interval, or
+        text such as `30 minutes`. An event without a positive gap is in no session.
 
         Examples:
             >>> calls.session("30 minutes").groupBy("agent").count().columns
             ['session_window', 'agent', 'count']
+            >>> gap = sf.when(sf.col("serviceId") == "1", "10 minutes").otherwise("30 minutes")
+            >>> calls.session(gap).groupBy("agent").count().columns
+            ['session_window', 'agent', 'count']
         """
-        return Windowed(self._windowed, Session(parse_interval(gap)))
+        if not isinstance(gap, Column):
+            return Windowed(self._windowed, Session(parse_interval(gap)))
+        if isinstance(self._windowed, Events):
+            raise DefinitionError(OWN_GAPS)
+        return Windowed(self._windowed, Session(None, "gap"), _gap=gap)
 
 
 @dataclass(frozen=True)
@@ -210,6 +220,8 @@ class Windowed:
     _sets: tuple[tuple[int, ...], ...] | None = None
     #: whether the keys were given with the windows (`partitionBy`)
     _partitioned: bool = False
+    #: the gap of sessions in which each event has its own
+    _gap: Column | None = None
 
     def groupBy(self, *cols: Column | str | Sequence[Column | str]) -> Windowed:
         """Compute the aggregates for each combination of values of the columns, nulls included.
@@ -283,7 +295,7 @@ class Windowed:
             rows = rows_of_windows(self._source, self._windows, self._keys, self._sets, aggregates)
             return result_of(rows)
         keys = tuple(as_column(key) for key in self._keys)
-        statement = Statement(self._source, self._windows, keys, self._sets, aggregates)
+        statement = Statement(self._source, self._windows, keys, self._sets, aggregates, self._gap)
         built = build([statement], runs=False)
         if isinstance(self._windows, Session) and has_objects(built.plan):
             return result_of(rows_of_statement(statement))

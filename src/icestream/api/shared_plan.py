@@ -31,6 +31,7 @@ from icestream.plan.computation import Computation
 from icestream.plan.grid.parts import needs_order
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, Source, View, WindowKind
 from icestream.plan.windows.frame import GROUPING_ID
+from icestream.plan.windows.session import Session
 from icestream.runtime.ingest.file_order import piece_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.state.keys import KeyCodec
@@ -69,6 +70,8 @@ class Statement:
     #: grouping sets by position among the keys; None for one grouping by all of them
     sets: tuple[tuple[int, ...], ...] | None
     aggregates: tuple[AggregateExpression, ...]
+    #: the gap of sessions in which each event has its own
+    gap: Column | None = None
 
 
 Plan_co = TypeVar("Plan_co", bound=Computation, covariant=True)
@@ -149,7 +152,7 @@ def build(
         check_aggregates(each.aggregates)
         check_same_stream(parts, each.parts)
     keys, inputs = _Columns(frame, named=True), _Columns(frame)
-    views = [_view(frame, each, keys, inputs) for each in statements]
+    views = [_view(each, keys, inputs) for each in statements]
     named = [
         *(key.alias(f"k{place}") for place, key in enumerate(keys.columns)),
         *(column.alias(f"x{place}") for place, column in enumerate(inputs.columns)),
@@ -214,16 +217,20 @@ def in_order(
     return None if pieces is None else read(*beside, [(piece,) for piece in pieces])
 
 
-def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Columns) -> View:
+def _view(statement: Statement, keys: _Columns, inputs: _Columns) -> View:
+    frame, windows = keys.frame, statement.windows
+    if statement.gap is not None:
+        until = inputs.place_of(_own_ends(statement.parts, statement.gap))
+        windows = Session(None, f"x{until}")
     names = [_name_in(frame, key) for key in statement.keys]
     answers = [answer_name(frame, each) for each in statement.aggregates]
-    heading = statement.windows.heading(pa.timestamp("us")).name
+    heading = windows.heading(pa.timestamp("us")).name
     grouping_columns = [] if statement.sets is None else [GROUPING_ID]
     check_names([heading, *names, *grouping_columns, *answers])
     places = tuple(keys.place_of(key) for key in statement.keys)
     sets = statement.sets or (tuple(range(len(places))),)
     return View(
-        statement.windows,
+        windows,
         tuple(
             aggregate_of(each, name, [inputs.place_of(column) for column in each.columns])
             for each, name in zip(statement.aggregates, answers, strict=True)
@@ -232,6 +239,30 @@ def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Colum
         places,
         statement.sets is not None,
     )
+
+
+def _own_ends(parts: Sequence[StreamInput], gap: Column) -> Column:
+    """Return the ends of the sessions that events are alone, given the gap of each."""
+    if len({part.time for part in parts}) > 1:
+        msg = (
+            "session with a gap of each event's own needs one time column: give the time columns "
+            "of the streams of a union the same name"
+        )
+        raise DefinitionError(msg)
+    try:
+        kind = parts[0].frame.select(gap).schema[0].dataType
+    except AnalysisException as error:
+        raise refusal(error, parts[0].frame) from None
+    if isinstance(kind, StringType):
+        gap = gap.cast("interval")
+    elif "interval" not in kind.simpleString():
+        msg = (
+            f"the gap of a session is an interval, or text such as '30 minutes'; this column is "
+            f"{kind.simpleString()}. Make an interval of it, for example with "
+            "sf.make_dt_interval(secs=...)"
+        )
+        raise DefinitionError(msg)
+    return sf.col(parts[0].time) + gap
 
 
 def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:

@@ -14,7 +14,7 @@ Limits: written rows pass through the driver and must fit into its memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.core.units import parse_bytes
+from icestream.inspect.erase import erase
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.state_rows import Reading
 
@@ -112,6 +113,30 @@ def write_state(
         memory=parse_bytes(memory),
     )
     return rewrite(reading, rows.toArrow(), others=others).version
+
+
+def erase_key(checkpoint: str, key: Mapping[str, object], *, memory: str | int = "256 MB") -> int:
+    """Erase one key of a stopped query; return how many groups had state of it.
+
+    All groups of the key leave the state, the log is written again without them, and all earlier
+    versions are deleted: afterwards the value is in no file of the checkpoint. Other keys keep
+    their state. Rows that reached a sink, and Spark's own log of the source, are not changed.
+
+    Args:
+        checkpoint: the `checkpointLocation` of a query that is not running, on a local disk.
+        key: key columns and their values. Of windows by several columns, some are enough.
+        memory: how much memory restoring a shard may use.
+
+    Examples:
+        >>> counted = events.groupApply("agent", lambda agent: agent.process(Counting()))
+        >>> writer = counted.writeStream.format("noop").option("checkpointLocation", "chk/erased")
+        >>> writer.trigger(availableNow=True).start().awaitTermination()
+        >>> ice.erase_key("chk/erased", {"agent": "a"})
+        1
+    """
+    reading = Reading(checkpoint.removeprefix("file://"), memory=parse_bytes(memory))
+    texts = {name: "null" if value is None else str(value) for name, value in key.items()}
+    return erase(reading, texts).groups
 
 
 @dataclass(frozen=True)

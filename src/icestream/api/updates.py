@@ -163,7 +163,7 @@ class LatestBy(StepWords, ColumnWords):
         *,
         within: str | int,
         condition: str | None = None,
-        lateness: str | int = LATENESS,
+        lateness: str | int | None = None,
     ) -> LatestBy:
         """Match the updates of both streams on their key; the newest match of a key is its update.
 
@@ -173,7 +173,8 @@ class LatestBy(StepWords, ColumnWords):
             within: how far apart in time matching updates may be.
             condition: a further condition on matches, in SQL over their columns.
             lateness: how far an update may be behind the newest one of its stream, whatever its
-                key, and find all matches; the join forgets what is older. An hour by default.
+                key, and find all matches; the join forgets what is older. By default as long as
+                `forgetAfter`, at most an hour.
 
         Examples:
             >>> prices = calls.latestBy("symbol").select("timestamp", "symbol", "price")
@@ -189,7 +190,8 @@ class LatestBy(StepWords, ColumnWords):
             msg = f"update streams are joined on their key {self._latest.keys}; got on={asked}"
             raise DefinitionError(msg)
         right = moved(other._arcs, len(self._parts))
-        times = parse_interval(within), parse_interval(lateness)
+        usual = min(LATENESS, self._latest.forget or LATENESS)
+        times = parse_interval(within), usual if lateness is None else parse_interval(lateness)
         if times[1] < 0:
             msg = f"lateness must not be negative; got {lateness!r}"
             raise DefinitionError(msg)
@@ -216,9 +218,6 @@ class LatestBy(StepWords, ColumnWords):
             ['symbol', 'window_start', 'window_end', 'mean']
         """
         self._check_alike("window", self)
-        if self._latest is not None and self._latest.forget is not None:
-            msg = "windows never forget keys: leave forgetAfter out"
-            raise DefinitionError(msg)
         length = parse_interval(size)
         kind: Any = semantics
         step = length if slide is None else parse_interval(slide)

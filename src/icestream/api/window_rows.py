@@ -42,6 +42,12 @@ from icestream.plan.windows.session import Session
 
 #: keys of a group that has all events
 _ALL = "__all"
+#: why sessions with gaps of events' own are refused
+OWN_GAPS = (
+    "sessions in which each event has a gap of its own are final rows of aggregates of fixed size, "
+    "of one stream: write them in mode append, and read them as a stream to compute more; or give "
+    "one gap for all events, such as session('30 minutes')"
+)
 Sets = tuple[tuple[int, ...], ...] | None
 
 
@@ -153,6 +159,8 @@ def _rows(
 def _of_sessions(
     group: Events, windows: Session, aggregates: Sequence[Aggregate], time: pa.DataType
 ) -> Events:
+    if windows.gap is None:
+        raise DefinitionError(OWN_GAPS)
     node = group._node
     operator = SessionCopies(node.payload, windows, time, node.delay)
     copied = group._applied(operator, f"copies {windows}", grows=False)

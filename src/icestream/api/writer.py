@@ -26,11 +26,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
-from icestream.api.hints import warn_of_late_events
+from icestream.api.hints import warn_of_change, warn_of_late_events
 from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
+from icestream.inspect.evolve import evolve
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.grid.operator import PANES
@@ -44,6 +45,7 @@ from icestream.runtime.driver import Delivery, Driver, least_memory
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
+from icestream.runtime.spark.machine_code import is_local, send_to_executors
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import (
@@ -59,6 +61,7 @@ from icestream.runtime.spark.sink import (
     current_frame,
     hand_out,
     make_sink,
+    needed,
     once,
     table_of,
     uses_catalog,
@@ -67,8 +70,10 @@ from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeE
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import AGE, CurrentTable
 from icestream.runtime.tables.delta import DeltaUpsertTable
-from icestream.runtime.tables.layout import TableFiles, TableStorage
+from icestream.runtime.tables.iceberg import IcebergUpsertTable
+from icestream.runtime.tables.layout import TableFiles, TableStorage, TableTarget
 from icestream.runtime.version.disk_use import COPIES
+from icestream.runtime.version.end_mark import EndMark
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -434,10 +439,16 @@ class StreamWriter:
         """Return where the rows of keys that changed go."""
         if self._callback is not None:
             return CallbackSink(self._callback)
+        columns, options = to_arrow_schema(self._schema, timezone="UTC"), self._sink_options
+        target = TableTarget(lead._identity(view), view, self._partition_by, options)
+        name = options.get("path", "")
         if self._format == "delta":
-            columns = to_arrow_schema(self._schema, timezone="UTC")
-            path, identity = self._options.get("path", ""), lead._identity(view)
-            return UpsertSink(DeltaUpsertTable(path, columns, identity, self._table_key()))
+            key, merges = self._table_key(), target.merges
+            return UpsertSink(DeltaUpsertTable(name, columns, target.writer, key, merges=merges))
+        if self._format == "iceberg" and name and uses_catalog(options):
+            needed("pyiceberg", "iceberg")
+            key = self._table_key()
+            return UpsertSink(IcebergUpsertTable(name, columns, target, key, self._storage))
         if self._format == "parquet" and "path" not in self._options:
             return NoSink()
         return self._row_sink(lead, view, self._built.rows[0])
@@ -608,8 +619,7 @@ class StreamWriter:
     def _exchange(self) -> str:
         if "exchange" in self._options:
             return self._choice("exchange", "files", "shuffle", "storage")
-        master = str(self._spark.sparkContext.master)
-        if master.startswith("local") and not master.startswith("local-cluster"):
+        if is_local(self._spark.sparkContext):
             return "files"
         return "shuffle" if self._built.plan.jobs == 1 else "storage"
 
@@ -692,9 +702,10 @@ class StreamWriter:
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root = self._spark, settings.root
+        send_to_executors(spark.sparkContext)
         if self._exchange() == "shuffle":
             return ShuffleExchangeExecutor(spark, files, root, settings.codec)
-        plain = self._choice("input", "auto", "rows") == "auto" and not settings.ticker
+        plain = self._choice("input", "auto", "rows") == "auto"
         sources = sources_of(events) if plain else None
         return FileExchangeExecutor(
             spark,
@@ -722,6 +733,9 @@ class StreamWriter:
         lease = Lease(files, settings.root)
         if not self._is_set("takeOver"):
             lease.check()
+        changed = evolve(settings.root, plan, files, self._memory)
+        if changed is not None:
+            warn_of_change(changed.differences, checkpoint)
         driver = Driver(
             plan,
             settings,
@@ -944,7 +958,9 @@ def _run(
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     state = lead._state_location(checkpoint)
-    query = Query(driver, deliver, QueryHistory(state, about), flush=flush, tables=tables)
+    end_mark = EndMark(files, settings.root) if lead._updates else None
+    history = QueryHistory(state, about)
+    query = Query(driver, deliver, history, flush=flush, tables=tables, end_mark=end_mark)
     if lead._is_set("ui", os.environ.get(SHOWN, "false")):
         query.uiWebUrl = shared_page(state).url
         print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)
@@ -982,7 +998,8 @@ def _refused_columns(built: BuiltQuery[Computation], *, bad: bool) -> StructType
 
 def _with_ticks(events: DataFrame) -> DataFrame:
     """Add a row to every trigger, so that Spark also calls back on idle ones."""
-    ticks = events.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
+    ticks = events.sparkSession.readStream.format("rate-micro-batch")
+    ticks = ticks.option("rowsPerBatch", 1).option("numPartitions", 1)
     columns = [
         sf.lit(_TICK if field.name == SOURCE else None).cast(field.dataType).alias(field.name)
         for field in events.schema

@@ -55,9 +55,10 @@ def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> 
         name="state",
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Show and check the state of a checkpoint; only rewrite and repair change it.",
+        help="Show and check the state of a checkpoint; only rewrite, erase and repair change it.",
     )
-    for command in (show, groups, get, diff, export, copy, upgrade, rewrite, verify, repair):
+    changing = (upgrade, rewrite, erase, verify, repair)
+    for command in (show, groups, get, diff, export, copy, *changing):
         app.command(command.__name__)(reported(_reported(command)))
     return app
 
@@ -267,6 +268,19 @@ def rewrite(
     text = f"version {done.version}: {done.groups} groups, {done.rows} rows, {size}"
     if not done.groups:
         text = f"no row differs from version {done.version}"
+    _print(asdict(done), text, as_json)
+
+
+def erase(checkpoint: Where, key: Keys, memory: Memory = MEMORY, as_json: AsJson = False) -> None:
+    """Erase one key of a stopped query: from state, log, kept versions and `now` tables.
+
+    Earlier versions are deleted. Rows in sinks and Spark's log of the source are not reached.
+    """
+    from icestream.inspect.erase import erase as erase_key
+
+    reading = _reading(checkpoint, None, memory)
+    done = erase_key(reading, dict(_pair(each) for each in key))
+    text = f"version {done.version}: {done.groups} groups erased, {done.files} files deleted"
     _print(asdict(done), text, as_json)
 
 

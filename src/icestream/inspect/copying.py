@@ -28,7 +28,7 @@ from icestream.inspect.verify import DELIVERED
 from icestream.runtime.tables.current_table import NOW, CurrentTable
 from icestream.state.files import Files, folder_of
 from icestream.state.stores.files import files_at
-from icestream.state.versions.commits import IDENTITY, PLAN, RESULTS, SEGMENTS
+from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS
 from icestream.state.versions.idle import IDLE, IdleBatches
 
 #: Spark's own checkpoint, next to the state
@@ -91,7 +91,8 @@ def copy_version(
     others = [f"{SEGMENTS}/{each.info.name}" for commit in commits for each in commit.added]
     for commit in commits:
         others += [f"{RESULTS}/{info.name}" for info in (*commit.results, *commit.late)]
-    others += [PLAN, *([IDENTITY] if identity else []), *_marks(checkpoint, version)]
+    others += [os.path.basename(checkpoint.store.plan_path(each)) for each in commits]
+    others += [*([IDENTITY] if identity else []), *_marks(checkpoint, version)]
     others += [f"{IDLE}/{name}" for name in files.list(f"{checkpoint.root}/{IDLE}")]
     needed += _tables(checkpoint, version)
     for path in dict.fromkeys((*needed, *others)):

@@ -31,7 +31,7 @@ from icestream.inspect.verify import REPAIRED, VerifyReport, verify
 from icestream.runtime.version.lease import Lease
 from icestream.state.files import folder_of
 from icestream.state.stores.files import files_at
-from icestream.state.versions.commits import COMMITS, PLAN, Commit
+from icestream.state.versions.commits import COMMITS, Commit
 from icestream.state.versions.ownership import Owner
 
 #: folder of the files that a repair in place drops
@@ -140,7 +140,7 @@ def _resumable(checkpoint: Checkpoint, version: int) -> bool:
 def _lost(
     checkpoint: Checkpoint, commit: Commit, newer: list[int], damaged: set[str]
 ) -> Iterator[str]:
-    if f"{checkpoint.root}/{PLAN}" in damaged:
+    if checkpoint.store.plan_path(commit) in damaged:
         yield (
             "the plan: the next query that starts here writes its own, and nothing checks that it "
             "is the same query"

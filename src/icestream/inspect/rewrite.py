@@ -27,7 +27,7 @@ do not show; build it again with `bootstrap`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -38,7 +38,7 @@ from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.inspect.access.adapter_protocol import StateTable
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.edited_rows import edited
-from icestream.inspect.access.scratch_shard import restorable
+from icestream.inspect.access.scratch_shard import ScratchShard, restorable
 from icestream.inspect.adapters.dataflow import stored
 from icestream.inspect.adapters.latest import WAITING
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
@@ -91,9 +91,8 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
     if others not in ("drop", "keep"):
         msg = f"others must be 'drop' or 'keep'; got {others!r}"
         raise DefinitionError(msg)
-    at = reading.checkpoint
-    _check_stopped(at)
-    commit = reading.commit
+    check_stopped(reading.checkpoint)
+    at, commit = reading.checkpoint, reading.commit
     if commit.version != at.versions[-1]:
         msg = (
             f"version {commit.version} is not the last: only version {at.versions[-1]} can be "
@@ -108,11 +107,19 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
         msg = f"choose one kind of rows by operator and kept; the kinds are: {there}"
         raise DefinitionError(msg)
     [table] = reading.tables
-    rewriter = _rewriter(reading, table, rows, keep=others == "keep")
-    return _Rewriting(reading, table, rewriter).run()
+    rewriter = rewriter_of(reading, table, rows, keep=others == "keep")
+    made = MaintenanceVersion(reading, "icestream state rewrite")
+    for shard in filter(rewriter.concerns, table.shards):
+        made.change(shard, rewriter.change)
+    changed: dict[str, Any] = {"operator": table.operator, "kept": table.name}
+    if not made.groups:
+        return Rewrite(made.version - 1, **changed, groups=0, rows=0, bytes=0)
+    changed |= {"groups": made.groups, "rows": made.rows}
+    made.commit({"flush": True, REWRITTEN: changed})
+    return Rewrite(made.version, **changed, bytes=made.bytes)
 
 
-def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool) -> Rewriter:
+def rewriter_of(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool) -> Rewriter:
     """Return the rewriter of a table; raise an error if there is none."""
     state_schema, commit = reading.checkpoint.state_schema, reading.commit
     if isinstance(state_schema, DataflowSchema):
@@ -152,53 +159,58 @@ def _window_rewriter(
     return panes.PaneRewriter(plan, commit, given, keep=keep)
 
 
-class _Rewriting:
-    """One rewrite of one table."""
+class MaintenanceVersion:
+    """A version by hand: shards are changed one after the other, one commit changes all."""
 
-    def __init__(self, reading: Reading, table: StateTable, rewriter: Rewriter) -> None:
+    def __init__(self, reading: Reading, application: str) -> None:
+        """Take the checkpoint over; CheckpointError if it has gone on since it was read."""
         self._reading = reading
         self._at: Checkpoint = reading.checkpoint
-        self._table = table
-        self._rewriter = rewriter
-        self._attempt = ""
+        self.version = reading.commit.version + 1
+        taken = self._at.store.take(Owner.here(application))
+        if taken.after != self.version - 1:
+            msg = f"{self._at.root} is at version {taken.after} by now: export and edit again"
+            raise CheckpointError(msg)
+        self._attempt = new_attempt(taken.epoch)
         self._ordinals = count(reading.commit.next_ordinal)
         self._added: list[LiveSegment] = []
         self._changes: dict[int, ShardRewrite] = {}
 
-    def run(self) -> Rewrite:
-        """Take the checkpoint over, write all shards, then commit."""
-        version = self._reading.commit.version + 1
-        taken = self._at.store.take(Owner.here("icestream state rewrite"))
-        if taken.after != version - 1:
-            msg = f"{self._at.root} is at version {taken.after} by now: export and edit again"
-            raise CheckpointError(msg)
-        self._attempt = new_attempt(taken.epoch)
-        for shard in filter(self._rewriter.concerns, self._table.shards):
-            self._shard(shard, version)
-        table = self._table
-        if not self._changes:
-            return Rewrite(version - 1, table.operator, table.name, 0, 0, 0)
-        self._commit(version)
-        size = sum(each.info.bytes for each in self._added)
-        return Rewrite(version, table.operator, table.name, self._groups, self._rows, size)
-
     @property
-    def _groups(self) -> int:
+    def groups(self) -> int:
+        """Return the number of groups that changed."""
         return sum(each.groups for each in self._changes.values())
 
     @property
-    def _rows(self) -> int:
+    def rows(self) -> int:
+        """Return the number of rows that were written."""
         return sum(each.rows for each in self._changes.values())
 
-    def _commit(self, version: int) -> None:
-        before, store = self._reading.commit, self._at.store
+    @property
+    def bytes(self) -> int:
+        """Return the bytes that were written."""
+        return sum(each.info.bytes for each in self._added)
+
+    def change(
+        self, shard: int, changed: Callable[[ScratchShard], ShardRewrite | None]
+    ) -> ShardRewrite | None:
+        """Restore a shard, let it be changed, and keep what is written."""
+        commit, memory, root = self._reading.commit, self._reading.memory, self._at.root
+        target = SegmentTarget(
+            self._at.files, root, lambda _: next(self._ordinals), self._attempt, durable=True
+        )
+        with restorable(self._at, commit, shard, memory, target) as source:
+            change = changed(source)
+            if change is not None:
+                self._changes[shard] = change
+                sealed = source.space.sealed
+                self._added += [LiveSegment(shard, self.version, *each) for each in sealed]
+        return change
+
+    def commit(self, decisions: Mapping[str, Any], *, manifest: bool = False) -> Commit:
+        """Commit the changes; with `manifest`, the commit lists all live segments."""
+        before, store, version = self._reading.commit, self._at.store, self.version
         self._at.files.sync_folder(f"{self._at.root}/{SEGMENTS}")
-        table: Mapping[str, Any] = {
-            "operator": self._table.operator,
-            "kept": self._table.name,
-            "groups": self._groups,
-            "rows": self._rows,
-        }
         waits = {"waiting": True} if any(e.waits for e in self._changes.values()) else {}
         stand_alone = {shard for shard, each in self._changes.items() if each.snapshot}
         bases = tuple(
@@ -219,11 +231,13 @@ class _Rewriting:
             bases=bases,
             horizon=before.watermark if min(bases) == version else before.horizon,
             next_ordinal=next(self._ordinals),
-            decisions={**before.decisions, **waits, "flush": True, REWRITTEN: table},
+            decisions={**before.decisions, **waits, **decisions},
             live=None,
         )
         live = survivors(self._at.live(before.version), commit)
-        store.create(store.with_manifest(commit, live))
+        commit = replace(commit, live=live) if manifest else store.with_manifest(commit, live)
+        store.create(commit)
+        return commit
 
     def _reached(self, before: Commit) -> int | None:
         """Return the last batch, including batches without events."""
@@ -232,21 +246,10 @@ class _Rewriting:
         reached = idle.reached(before)
         return None if reached < 0 else reached
 
-    def _shard(self, shard: int, version: int) -> None:
-        commit, memory, root = self._reading.commit, self._reading.memory, self._at.root
-        target = SegmentTarget(
-            self._at.files, root, lambda _: next(self._ordinals), self._attempt, durable=True
-        )
-        with restorable(self._at, commit, shard, memory, target) as source:
-            change = self._rewriter.change(source)
-            if change is not None:
-                self._changes[shard] = change
-                sealed = source.space.sealed
-                self._added += [LiveSegment(shard, version, *each) for each in sealed]
 
-
-def _check_stopped(checkpoint: Checkpoint) -> None:
+def check_stopped(checkpoint: Checkpoint) -> None:
+    """Refuse to change the state of a query that runs."""
     if running(checkpoint.root) or running(folder_of(checkpoint.root)):
-        msg = f"a query is running on {checkpoint.root}: stop it before you rewrite its state"
+        msg = f"a query is running on {checkpoint.root}: stop it before you change its state"
         raise CheckpointError(msg)
     Lease(checkpoint.files, checkpoint.root).check()

@@ -114,7 +114,8 @@ class Reading:
     @cached_property
     def _readable(self) -> StateAdapter:
         """Choose the adapter of the state; CheckpointError if there is none."""
-        schema, commit = self.checkpoint.state_schema, self.commit
+        commit = self.commit
+        schema = self.checkpoint.state_schema_of(commit)
         if isinstance(schema, NoSchema):
             msg = f"this checkpoint has no state that can be read: {schema.why}"
             raise CheckpointError(msg)

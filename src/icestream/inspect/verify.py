@@ -35,14 +35,14 @@ from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.scratch_shard import MEMORY
 from icestream.inspect.state_rows import Reading
 from icestream.plan.state_schema import NoSchema
+from icestream.runtime.version.end_mark import MARK
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
 from icestream.state.stores.packs import holder_of
-from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
+from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, LiveSegment
 
-#: marks of versions delivered to a sink that cannot detect repetitions, and their content
+#: marks of versions that sinks have
 DELIVERED = "delivered"
-MARK = b"delivered\n"
 #: file that `repair` leaves behind: the version it went back to
 REPAIRED = "repaired"
 #: number of versions, counted from the newest, that must be complete
@@ -139,7 +139,7 @@ class _Checking:
 
     def run(self) -> VerifyReport:
         at, report = self._at, self._report
-        self._try(f"{at.root}/{PLAN}", self._plan, ())
+        self._try(at.store.plan_path(), self._plan, ())
         commits = self._commits()
         newest = max(commits, default=0)
         least = newest - MUST_BE_WHOLE + 1

@@ -5,12 +5,18 @@ of the package that it imports. So it is found by every copy of the same sources
 path and their time stamps: another clone, an editable install, a container, a forked worker. A
 change of a kernel that others call is a change of their digest, too.
 
+Code is made for x86-64-v3 where the processor has it, so it runs on other machines, too (decision
+71). What is not in the folder of this user is looked for in code that came with the package
+`icestream-kernels`, and in code that the driver of a cluster sent (`code_archive`).
+
 Invariants:
 1. Equal sources in another place compile nothing (`test_a_copy_of_the_sources_compiles_nothing`).
 2. A kernel is compiled again when one that it calls has changed
-   (`test_a_kernel_follows_the_kernels_it_calls`).
+   (`test_a_kernel_follows_the_kernels_it_calls`), also where other code was shipped
+   (`test_shipped_code_of_other_sources_is_not_used`).
 3. Code is loaded only from a folder that belongs to this user, because it is executed
-   (`test_a_folder_of_somebody_else_is_not_used`).
+   (`test_a_folder_of_somebody_else_is_not_used`), and from installed packages.
+4. Shipped code is used where there is no other (`test_shipped_code_compiles_nothing`).
 
 Cost: reading the sources of a module once in a process; folders of other sources are deleted after
 90 days.
@@ -25,21 +31,47 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
+from llvmlite import binding  # type: ignore[import-untyped]
 from numba import config
 from numba.core.caching import (
     CompileResultCacheImpl,
     FunctionCache,
+    IndexDataCacheFile,
     NullCache,
     _CacheLocator,
 )
 
+from icestream.kernels.code_archive import received_folders
+
 _IMPORT = re.compile(r"^from ((?:icestream|bench)[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 #: seconds after which the code of other sources is deleted
 _KEPT = 90 * 24 * 3600
+#: the processor that code is made for, and what a machine must have to run it
+_BASELINE = "x86-64-v3"
+_NEEDED = ("avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2")
+#: the package with machine code that a release builds: `pip install icestream[kernels]`
+_SHIPPED = "icestream_kernels"
+#: seconds of compiling before the first line about it; then lines become rarer
+_PATIENCE = 3.0
+
+
+def use_baseline() -> None:
+    """Let numba make code for the baseline processor, unless the environment names another."""
+    if "NUMBA_CPU_NAME" in os.environ or "NUMBA_CPU_FEATURES" in os.environ:
+        return
+    features = binding.get_host_cpu_features()
+    if all(features.get(each) for each in _NEEDED):
+        # in the environment: numba reads it again whenever it compiles, and children follow
+        os.environ.update(NUMBA_CPU_NAME=_BASELINE, NUMBA_CPU_FEATURES="")
+        config.reload_config()  # type: ignore[no-untyped-call]
+
+
+use_baseline()
 
 
 def code_cache(function: Callable[..., Any]) -> Any:
@@ -74,6 +106,23 @@ def _is_ours(folder: str) -> bool:
         return False
     others_write = found.st_mode & 0o022
     return found.st_uid == os.getuid() and not others_write and os.access(folder, os.W_OK)
+
+
+def shipped_folders() -> Iterator[str]:
+    """Yield the folders with machine code that was not made here."""
+    if (folder := _installed_folder()) is not None:
+        yield folder
+    if (own := code_folder()) is not None:
+        yield from received_folders(own)
+
+
+@cache
+def _installed_folder() -> str | None:
+    """Return the folder of machine code that is installed with the package; None without it."""
+    found = find_spec(_SHIPPED)
+    if found is None or not found.submodule_search_locations:
+        return None
+    return os.path.join(found.submodule_search_locations[0], "code")
 
 
 @cache
@@ -148,4 +197,61 @@ class _KernelCacheImpl(CompileResultCacheImpl):
 
 
 class _KernelCache(FunctionCache):
+    """The code of a kernel: what was made here, else what was shipped."""
+
     _impl_class = _KernelCacheImpl
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super()._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        if found is None:
+            found = self._shipped(sig, target_context)
+        if found is None:
+            compiling.begins()
+        return found
+
+    def _shipped(self, sig: Any, target_context: Any) -> Any:
+        stamp = self._impl.locator.get_source_stamp()
+        key = self._index_key(sig, target_context.codegen())  # type: ignore[no-untyped-call]
+        for root in shipped_folders():
+            folder = os.path.join(root, stamp)
+            stored = IndexDataCacheFile(folder, self._impl.filename_base, stamp)  # type: ignore[no-untyped-call]
+            if (data := stored.load(key)) is not None:  # type: ignore[no-untyped-call]
+                return self._impl.rebuild(target_context, data)
+        return None
+
+    def _save_overload(self, sig: Any, data: Any) -> None:
+        super()._save_overload(sig, data)  # type: ignore[no-untyped-call]
+        compiling.ends(self._py_func.__name__)
+
+
+class Compiling:
+    """Counts the kernels that this process compiles, and says so while it takes long."""
+
+    def __init__(self) -> None:
+        #: kernels compiled, and whether a person is told
+        self.count = 0
+        self.quiet = False
+        self._begun: float | None = None
+        self._next = _PATIENCE
+
+    def begins(self) -> None:
+        """Note that a kernel has no machine code."""
+        if self._begun is None:
+            self._begun = time.monotonic()
+
+    def ends(self, name: str) -> None:
+        """Note that a kernel has been compiled."""
+        self.count += 1
+        taken = 0.0 if self._begun is None else time.monotonic() - self._begun
+        if taken > self._next and not self.quiet:
+            self._next = 2 * taken
+            print(
+                f"icestream: compiling kernels, once on this machine: {self.count} in "
+                f"{taken:.0f} s, last {name} (`icestream warm` does it beforehand)",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+#: what this process compiles
+compiling = Compiling()

@@ -1,12 +1,12 @@
 """Sessions as rows of words: cutting events into fragments, and merging sorted runs of sessions.
 
-Idea: a session is a row `id_high, id_low, start, end, fields...`; a *fragment* is the session that
-    a
-few events form on their own. Two sessions of one group touch if one begins no later than the other
-ends. Runs sorted by (id_high, id_low, start) are merged in one pass; touching rows are combined.
+Idea: a session is a row `id_high, id_low, start, end, fields...`; an event alone is one from its
+time to its own end. A *fragment* is the session that a few events form on their own. Two sessions
+of one group touch if one begins no later than the other ends. Runs sorted by (id_high, id_low,
+start) are merged in one pass; touching rows are combined.
 
 Invariants:
-1. Events share a fragment exactly when no pause between them exceeds the gap
+1. Events share a fragment exactly when none begins after the latest end of those before it
    (`test_parity_fragments_of_random_events`).
 2. A merged run is sorted, no two of its rows touch, and each field is the merge of its input rows,
    those of the left run first if starts are equal (`test_parity_merging_two_runs`).
@@ -29,28 +29,28 @@ def cut_fragments(
     id_high: Ids,
     id_low: Ids,
     time: Ints,
-    gap: int,
+    ends: Ints,
     slots: Ints,
     heads: Ints,
     last: Ints,
 ) -> int:
     """Number the session fragment of each event; `order` sorts by (id_high, id_low, time).
 
-    Fills `slots` (fragment of each event), and `heads` and `last` (first event and latest time of
-    each fragment). Returns the number of fragments.
+    `ends` are the ends of the events alone. Fills `slots` (fragment of each event), and `heads` and
+    `last` (first event and end of each fragment). Returns the number of fragments.
     """
     count = 0
     for k in range(order.size):
         i = order[k]
         if k > 0:
             j = order[k - 1]
-            if id_high[i] == id_high[j] and id_low[i] == id_low[j] and time[i] <= time[j] + gap:
+            if id_high[i] == id_high[j] and id_low[i] == id_low[j] and time[i] <= last[count - 1]:
                 slots[i] = count - 1
-                last[count - 1] = time[i]
+                last[count - 1] = max(last[count - 1], ends[i])
                 continue
         slots[i] = count
         heads[count] = i
-        last[count] = time[i]
+        last[count] = ends[i]
         count += 1
     return count
 

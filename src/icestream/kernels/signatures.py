@@ -28,6 +28,7 @@ from numba import types as numba_types
 
 from icestream import kernels
 from icestream.core.errors import IcestreamError
+from icestream.kernels.code_cache import compiling, source_digest
 
 # its hints do not cover what is used here
 types: Any = numba_types
@@ -48,12 +49,24 @@ def compile_known(processes: int, advanced: Callable[[int, int], None]) -> int:
     """Make or load the machine code of all known signatures; return how many there are."""
     known = known_signatures()
     total, done = sum(map(len, known.values())), 0
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    spawned = get_context("spawn")
+    with ProcessPoolExecutor(processes, spawned, initializer=_be_quiet) as pool:
         names = sorted(known, key=lambda name: -len(known[name]))
         for name, _ in zip(names, pool.map(partial(_compile, known), names), strict=True):
             done += len(known[name])
             advanced(done, total)
     return total
+
+
+def known_digests() -> set[str]:
+    """Return the digests of the sources of all known kernels, by which code is stored."""
+    modules = {name.rpartition(".")[0] for name in known_signatures()}
+    found = (source_digest(import_module(each).__name__) for each in modules)
+    return {each for each in found if each is not None}
+
+
+def _be_quiet() -> None:
+    compiling.quiet = True
 
 
 def _compile(known: dict[str, list[list[TypeText]]], name: str) -> None:

@@ -114,7 +114,7 @@ def _of_part(part: PlanPart, load: StreamLoad, store: str) -> Forecast:
     if isinstance(windows, Session):
         row = HEAD_BYTES + 16 * len(plan.views[0].aggregates) + row_bytes(plan.keys)
         return Forecast(
-            f"sessions with a gap of {format_interval(windows.gap)}",
+            f"sessions with a gap of {windows.text}",
             load.keys * row / BLOCK_BYTES * 64,
             load.keys * row,
             traffic(load.rate, row),

@@ -37,6 +37,7 @@ from icestream.operators.latest.pre_queue import (
 )
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.latest.window_serving import WindowedBy
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import Plan, Source, View
@@ -50,6 +51,15 @@ from icestream.state.queue.windows.spec import UpdateWindows
 
 
 @dataclass(frozen=True)
+class AggregateSchema:
+    """Aggregates over lifetimes that are rows of words: the events they read, and the calls."""
+
+    payload: pa.Schema
+    aggregates: tuple[Aggregate, ...]
+    text: str
+
+
+@dataclass(frozen=True)
 class GroupingSchema:
     """One grouping of a component: its key columns and the state of each group."""
 
@@ -57,6 +67,8 @@ class GroupingSchema:
     synopses: tuple[Synopsis, ...]
     #: the step that owns each table of a group, as text
     steps: tuple[str, ...]
+    #: what the groups aggregate, if nothing else has state; not in checkpoints of earlier releases
+    aggregate: AggregateSchema | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,7 @@ StateSchema = Plan | DataflowSchema | UpdateSchema | NoSchema
 #: classes that may be stored, by their tag in checkpoints
 _CLASSES: Mapping[str, type] = {
     "Aggregate": Aggregate,
+    "Aggregated": AggregateSchema,
     "Arriving": PreQueueInput,
     "Component": ComponentSchema,
     "Cumulative": Cumulative,
@@ -217,10 +230,20 @@ def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> ComponentSch
                 if isinstance(step, Stateful) and step.grouping == grouping
                 for _ in step.operator.synopses
             ),
+            _aggregate(spec, grouping),
         )
         for grouping, synopses in enumerate(spec.groupings)
     )
     return ComponentSchema(groupings, None, spec.lifetimes)
+
+
+def _aggregate(spec: ComponentSpec, grouping: int) -> AggregateSchema | None:
+    """Return what the groups of a grouping aggregate, if that is all, in words."""
+    own = [each for each in spec.steps if isinstance(each, Stateful) and each.grouping == grouping]
+    operator = own[0].operator if len(own) == 1 else None
+    if not isinstance(operator, LifetimeAggregate) or operator.answers.objects.results:
+        return None
+    return AggregateSchema(operator.answers.payload, operator.answers.aggregates, own[0].text)
 
 
 def _keys_of_port(plan: Dataflow, spec: ComponentSpec, step: int) -> tuple[str, ...]:

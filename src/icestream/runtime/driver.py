@@ -1,8 +1,9 @@
 """The driver's side of a version: ingest, fix the watermark, run the shards, commit, clean up.
 
 Idea: the same steps run in one process or on Spark; an `Executor` runs the tasks. A version is
-computed from the previous one and exists once its commit file does. A batch that Spark repeats
-after its commit is not computed again: its result files are delivered again.
+computed from the previous one and exists once its commit file does. It is committed when the rows
+of the previous one have reached the sink, so at most one version is on its way there. A batch that
+Spark repeats after its commit is not computed again: its result files are delivered again.
 
 Invariants:
 1. Killed anywhere and started again, the rows delivered are those of a run that never failed
@@ -20,7 +21,7 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -67,8 +68,10 @@ from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
 from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.versions.commits import (
+    CHANGED_PLAN,
     EVENTS,
     EXCHANGE,
+    LATEST_END,
     NO_SHARD,
     RESULTS,
     REWRITTEN,
@@ -139,6 +142,11 @@ class Driver(Generic[Batch_contra]):
         self._lease = lease
         self._tables = tuple(tables)
         self._delivered: Micros | None = None
+        #: when the last version was committed, and how much later the one before was delivered
+        self._committed: Micros | None = None
+        self._latency: Micros = 0
+        #: waits until the sink has the version before, if sinks may trail by one
+        self.await_sink: Callable[[], None] | None = None
         #: the last batch and the seconds it took, if the caller measures that
         self.trigger: tuple[int, float] | None = None
         #: operators that the user wants to fuse; None: as the previous version decided
@@ -210,7 +218,7 @@ class Driver(Generic[Batch_contra]):
         latest = latest_of(before.seen)
         if latest is None:
             return []
-        end = self._plan.settled_by(latest)
+        end = max(self._plan.settled_by(latest), before.decisions.get(LATEST_END, latest))
         is_flush = before.decisions["flush"] and REWRITTEN not in before.decisions
         if is_flush and end <= before.watermark:
             return [self._delivery(before, again=True)]
@@ -301,6 +309,8 @@ class Driver(Generic[Batch_contra]):
     def delivered(self) -> None:
         """Record that the rows of the last version have reached the sink."""
         self._delivered = self._clock.now()
+        if self._committed is not None:
+            self._latency = self._delivered - self._committed
 
     def close(self) -> None:
         """Remove the arenas and exchange files of this run, and let others start."""
@@ -397,12 +407,17 @@ class Driver(Generic[Batch_contra]):
             ) from error
         finally:
             self._remove_parcels(context.folder)
+        if self.await_sink is not None:
+            self.await_sink()
+            timer.note("sinkWait")
         requests = Counter(commit=-REQUESTS.total(), repeated=-REPEATED.total())
         commit = self._commit(context, number, arrived, made)
         timer.note("commit")
         requests["commit"] += REQUESTS.total()
         requests["cleaning"] -= REQUESTS.total() + self._bulk_files.requests
-        self.delivered()
+        self._committed = self._clock.now()
+        # until it is known: the next version may begin before
+        self._delivered = self._committed + self._latency
         self._versions.tidy()
         if version % SWEEP_EVERY == 0:
             self._sweep_tables()
@@ -546,6 +561,8 @@ class Driver(Generic[Batch_contra]):
                 asked=self._settings.shards,
             ),
         }
+        name = before.decisions.get(CHANGED_PLAN) if before else None
+        plan = {} if name is None else {CHANGED_PLAN: name}
         bases = tuple(
             version if report.snapshot else (before.bases[report.shard] if before else 0)
             for report in reports
@@ -585,7 +602,7 @@ class Driver(Generic[Batch_contra]):
             ),
             bases=bases,
             next_ordinal=self._next_ordinal(context, parcels),
-            decisions={**shared, **made.decisions},
+            decisions={**plan, **shared, **made.decisions},
             totals=self._totals(parcels, reports),
             epoch=self.store.epoch,
         )

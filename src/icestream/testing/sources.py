@@ -122,7 +122,10 @@ def random_events(plan: Plan, shape: StreamShape, dice: np.random.Generator) -> 
     for position, key in enumerate(plan.keys):
         columns.append(_key_column(ids, position, key.type, shape, dice))
     for column in plan.inputs:
-        columns.append(random_column(column.type, count, shape, dice))
+        if column.name in plan.own_ends:
+            columns.append(pa.array(times + dice.integers(-SECOND, 3 * SECOND, count), column.type))
+        else:
+            columns.append(random_column(column.type, count, shape, dice))
     events = pa.RecordBatch.from_arrays(columns, schema=plan.batch_schema)
     again = dice.random(count) < shape.duplicates
     places = np.repeat(np.arange(count), 1 + again)

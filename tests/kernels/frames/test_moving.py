@@ -100,7 +100,8 @@ def test_parity_advance_beside_recomputation(
             words = window_reference(window, whole.ops, whole.places)
             expected.append((times[number], group, words))
     assert found == expected
-    assert rows[:, layout.extras_at + kernels.COUNT].tolist() == counts
+    if every > 1:
+        assert rows[:, layout.extras_at + kernels.COUNT].tolist() == counts
 
 
 @given(EVENTS, CHOSEN, st.integers(1, 7), st.integers(1, 3))

@@ -170,3 +170,14 @@ def test_a_refused_batch_leaves_the_time_of_its_keys() -> None:
         {"symbol": "a", "venue": "y", "n": 1}
     ]
     assert made.facts["late"] == 0
+
+
+def test_the_watermark_makes_only_known_keys_late() -> None:
+    aggregate = operator(UpdateWindows(10, 10))
+    known = [(symbol, "x", 1, 1) for symbol in "abc"]
+    aggregate.enqueue(batch_of(known), np.ones(3, dtype=np.int64))
+    aggregate.advance(100)
+    late = [("a", "x", 50, 1), ("new", "x", 50, 1)]
+    aggregate.enqueue(batch_of(late), np.full(2, 100))
+    assert aggregate.facts["late"] == 1
+    assert aggregate.keys == 4

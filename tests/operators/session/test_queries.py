@@ -66,6 +66,15 @@ class TestSessionsOfGroupingSets(SessionConformance):
     )
 
 
+class TestSessionsOfOwnGaps(SessionConformance):
+    plan = window_plan(
+        windows=Session(None, "until"),
+        slack="1 second",
+        inputs=TWO.append(pa.field("until", pa.timestamp("us", "UTC"))),
+        aggregates=[*COUNT, Aggregate("sum", "whole", "s"), Aggregate("last", "whole", "l")],
+    )
+
+
 @pytest.mark.slow
 class TestSessionsWithoutKeys(SessionConformance):
     plan = window_plan(windows=Session(SECOND // 3), slack=0, keys=pa.schema([]), inputs=TWO)

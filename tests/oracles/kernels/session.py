@@ -7,22 +7,22 @@ from tests.oracles.kernels.field_words import merge_words_reference
 
 
 def cut_fragments_reference(
-    id_high: Ids, id_low: Ids, time: Ints, gap: int
+    id_high: Ids, id_low: Ids, time: Ints, ends: Ints
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Number fragments with a list per group: (fragment of each event, their first and last)."""
+    """Number fragments with a list per group: (fragment of each event, their starts and ends)."""
     groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for i, key in enumerate(zip(id_high.tolist(), id_low.tolist(), strict=True)):
         groups.setdefault(key, []).append((int(time[i]), i))
     slots = [0] * len(time)
     spans: list[tuple[int, int]] = []
     for key in sorted(groups):
-        before = None
+        fresh = True
         for at, i in sorted(groups[key]):
-            if before is None or at - before > gap:
+            if fresh or at > spans[-1][1]:
                 spans.append((at, at))
-            spans[-1] = (spans[-1][0], at)
+            spans[-1] = (spans[-1][0], max(spans[-1][1], int(ends[i])))
             slots[i] = len(spans) - 1
-            before = at
+            fresh = False
     return slots, spans
 
 

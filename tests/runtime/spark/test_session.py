@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.core.errors import IcestreamError
-from icestream.runtime.spark import warm_up
+from icestream.kernels.signatures import known_digests
+from icestream.runtime.spark import machine_code, session, warm_up
 from icestream.runtime.work.windows import prefold
 from tests.fixtures.parquet_feed import Feed, rows
 from tests.oracles.grid import differences
@@ -20,12 +22,15 @@ pytestmark = pytest.mark.spark
 
 
 def test_the_running_session_is_returned_with_the_recommended_settings(
-    spark: SparkSession,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started: list[SparkContext] = []
+    monkeypatch.setattr(session, "start_workers", started.append)
     again = ice.local_session(cores=2, memory="1g")
     assert again.sparkContext is spark.sparkContext
     for name, value in ice.settings().items():
         assert spark.conf.get(name) == value
+    assert not started
 
 
 def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +51,19 @@ def test_warming_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     warm_up.kernels()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_warm_machine_starts_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("subprocess.Popen", started.append)
+    monkeypatch.setattr(machine_code, "code_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(machine_code, "shipped_folders", lambda: [])
+    machine_code.compile_beside()
+    assert [command[-1] for command in started] == ["icestream.runtime.spark.warm_up"]
+    for digest in known_digests():
+        (tmp_path / digest).mkdir()
+    machine_code.compile_beside()
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize("exchange", ["files", "shuffle"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
+from icestream.sql.lowering import staged
+from icestream.sql.lowering.staged import copied, with_copies
 from tests.fixtures.sql_cases import SAME, WINDOWED
 from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of, table_here
 
@@ -99,6 +102,35 @@ def test_oracle_both_forms_of_windows(sources: dict[str, Any], tmp_path: Path) -
     assert ran_here(grid, tmp_path) == ran_here(events, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "windows",
+    [
+        "TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '20' SECONDS)",
+        "HOP(TABLE a, DESCRIPTOR(ts), INTERVAL '20' SECONDS, INTERVAL '30' SECONDS)",
+        "CUMULATE(TABLE a, DESCRIPTOR(ts), INTERVAL '10' SECONDS, INTERVAL '30' SECONDS)",
+    ],
+)
+def test_oracle_copies_in_windows_are_the_same_anywhere(
+    windows: str, sources: dict[str, Any], tmp_path: Path
+) -> None:
+    text = f"""
+        SELECT x.start, x.word, x.most, y.n FROM (
+            SELECT window_start AS start, window_end AS end, word, max(v) AS most
+            FROM TABLE({windows}) GROUP BY window_start, window_end, word) x
+        JOIN (SELECT window_end AS end, count(*) AS n FROM TABLE({windows})
+            GROUP BY window_start, window_end) y
+        ON x.end = y.end AND x.most < y.n
+    """
+    behind = ice.sql(text, **sources)
+    assert "copies in windows" in str(behind._built("update").plan.edges)
+    rows = ran_here(behind, tmp_path, disorder=3)
+    with mock.patch.object(staged, "with_copies", lambda *given: copied(with_copies(*given))):
+        in_spark = ice.sql(text, **sources)
+    assert "copies in windows" not in str(in_spark._built("update").plan.edges)
+    assert rows == ran_here(in_spark, tmp_path)
+    assert max(row[3] for row in rows) > 20
+
+
 def test_oracle_ranks_of_rows_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
     micros = np.asarray(TABLES["a"]["ts"].cast(pa.int64()))
     times = pa.array(micros // (4 * SECOND) * 4 * SECOND).cast(pa.timestamp("us", "UTC"))
@@ -117,6 +149,37 @@ def test_statements_without_state_are_sparks(sources: dict[str, Any]) -> None:
     )
     assert isinstance(query, DataFrame)
     assert query.columns == ["w", "title"]
+
+
+def test_a_stream_that_is_read_twice_is_sent_once(sources: dict[str, Any], tmp_path: Path) -> None:
+    text = "SELECT x.v, y.word FROM a x JOIN a y ON x.k = y.v"
+    query = ice.sql(text, **sources)
+    assert len(query._built("update").plan.sources) == 1
+    assert ran_here(query, tmp_path) == by_duckdb(text, TABLES)
+
+
+def test_answers_that_are_joined_in_their_group_are_rows_by_its_key(
+    sources: dict[str, Any],
+) -> None:
+    text = "SELECT k, min(word) AS w, max(v) AS m, count(DISTINCT v) AS d FROM a GROUP BY k"
+    plan = ice.sql(text, **sources)._built("now").plan
+    assert plan.views[0].key == ("k",)
+    assert len(plan.components) == 1
+
+
+def test_oracle_counts_and_sums_beside_distinct_ones(
+    sources: dict[str, Any], tmp_path: Path
+) -> None:
+    text = """
+        SELECT word, count(*) AS n, count(v) AS v, sum(v) AS s, avg(k) AS a, count(DISTINCT k) AS d,
+            count(*) FILTER (WHERE v > 3) AS f, count(DISTINCT k) FILTER (WHERE v > 3) AS e,
+            count(DISTINCT v) AS g, max(v) AS m
+        FROM {} GROUP BY word
+    """
+    # rows of a stream, and rows that leave again
+    for rows in ("a", "(SELECT word, k, max(v) AS v FROM a GROUP BY word, k)"):
+        query = ice.sql(text.format(rows), **sources)
+        assert ran_here(query, tmp_path) == by_duckdb(text.format(rows), TABLES)
 
 
 def test_equal_queries_run_once(sources: dict[str, Any]) -> None:

@@ -130,8 +130,9 @@ def test_damage_in_a_commit_is_named() -> None:
         for place in range(len(disk.read(file))):
             for mask in (1 << place % 8, 0xFF):
                 disk.flip(file, place, mask)
+                fresh = VersionStore(disk, "checkpoint")
                 with pytest.raises(IcestreamError, match=file):
-                    store.load(1) if file == path(1) else store.remember_plan({})
+                    fresh.load(1) if file == path(1) else fresh.remember_plan({})
                 disk.flip(file, place, mask)
 
 

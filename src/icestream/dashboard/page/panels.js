@@ -51,7 +51,7 @@ const phases = overVersions("phases", "Where a version's time goes",
     const names = [...new Set(records.flatMap((r) => Object.keys(r.durationMs ?? {})))]
       .filter((name) => name !== "triggerExecution")
       .filter((name) => records.some((r) => r.durationMs?.[name] > 0));
-    const order = ["ingest", "leave", "component", "commit", "tidy", "sink"];
+    const order = ["ingest", "leave", "component", "sinkWait", "commit", "tidy", "sink"];
     names.sort((a, b) => place(order, a) - place(order, b) || a.localeCompare(b, "en", { numeric: true }));
     const kept = names.slice(0, 8);
     const found = kept.map((name, at) =>

@@ -66,7 +66,12 @@ class Checkpoint:
 
     @cached_property
     def state_schema(self) -> StateSchema:
-        found = self.store.plan()[1]
+        """Return the state schema of the last version."""
+        return self.state_schema_of(None)
+
+    def state_schema_of(self, commit: Commit | None) -> StateSchema:
+        """Return the state schema of a version: queries change."""
+        found = self.store.plan(commit)[1]
         if found is None:
             msg = (
                 f"{self.root} was written by a version of Icestream that did not record its state "
@@ -77,8 +82,7 @@ class Checkpoint:
         try:
             return state_schemas.read(found)
         except ValueError as error:
-            path = f"{self.root}/{PLAN}"
-            raise DamageError(path, str(error)) from error
+            raise DamageError(self.store.plan_path(commit), str(error)) from error
 
     def kept(self) -> list[int]:
         """Return the versions whose state can be read, ascending."""

@@ -46,7 +46,7 @@ from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 from icestream.runtime.work.windows.raw_event_reader import RawEventReader
-from icestream.state.versions.commits import Commit
+from icestream.state.versions.commits import LATEST_END, Commit
 
 #: most windows of a view that are shown
 WINDOWS = 16
@@ -120,7 +120,8 @@ class WindowState:
             return
         seen: dict[int, set[Any]] = {}
         parts = len(parts_of(plan))
-        for watermark in self._stages(commit.watermark, plan.settled_by(latest)):
+        end = max(plan.settled_by(latest), commit.decisions.get(LATEST_END, latest))
+        for watermark in self._stages(commit.watermark, end):
             operator.on_batch([NoInputs()] * parts if parts > 1 else NoInputs())
             for view, rows in lower.emitted(plan, operator.on_watermark(watermark)):
                 if not isinstance(plan.views[view].windows, Frame):

@@ -35,6 +35,9 @@ class ShardRewrite:
 class Rewriter(ABC):
     """Writes the edited rows of one table."""
 
+    #: whether shards are written whole, also where nothing differs
+    whole = False
+
     def __init__(self, given: EditedRows, *, keep: bool) -> None:
         """Write the given rows; groups without a row are kept or dropped."""
         self._given = given

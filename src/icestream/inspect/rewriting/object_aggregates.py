@@ -63,7 +63,7 @@ class ObjectRewriter(Rewriter):
             rest = there.of_others(id_high, id_low)
             wanted = _Panes.joined([(each.panes, each.rows) for each in (wanted, rest)], states)
         groups = there.groups_that_differ(wanted)
-        if not groups:
+        if not groups and not self.whole:
             return None
         operator.replace(wanted.panes, wanted.rows)
         return ShardRewrite(groups, rows.num_rows, snapshot=True, released=before)

@@ -84,7 +84,7 @@ class PaneRewriter(Rewriter):
             known = LoggedKeys(source, state.spec).of(*rest.ids)
             known_groups.append((*rest.ids, _keyed(known, state)))
         groups = there.groups_that_differ(wanted)
-        if not groups:
+        if not groups and not self.whole:
             return None
         SnapshotSchedule(space.arena.header).resume(snapshot_schedule.AT_LATEST, 0)
         operator = lower.operator(self._plan, space, PANES)

@@ -21,7 +21,6 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
-from icestream.core.units import format_interval
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.sessions import SessionState, entries_of
@@ -63,7 +62,7 @@ class SessionRewriter(Rewriter):
             wanted = Sessions.concatenated([wanted, rest])
         wanted = wanted.sorted().merged(none)
         differ = alone(*(each.table for each in alike(there.exact, wanted.exact)))
-        if not len(differ):
+        if not len(differ) and not self.whole:
             return None
         operator.record([wanted])
         source.space.seal(BASE)
@@ -87,13 +86,14 @@ class SessionRewriter(Rewriter):
     def _bounds(self, rows: pa.RecordBatch) -> tuple[Ints, Ints]:
         """Return begin and end of sessions; InputError if one cannot be an open session."""
         begins, ends = self._state.bounds(rows)
-        gap = self._state.spec.session.gap
+        session = self._state.spec.session
+        gap = 1 if session.gap is None else session.gap
         wrong = np.flatnonzero((ends <= self._watermark) | (ends - begins < gap))
         if len(wrong):
             row = rows.slice(int(wrong[0]), 1).to_pylist()[0]
             msg = (
-                f"the row {row} is not an open session: it ends {format_interval(gap)} after its "
-                "last event, and the watermark must not have reached its end"
+                f"the row {row} is not an open session: it ends the gap ({session.text}) after an "
+                "event, and the watermark must not have reached its end"
             )
             raise InputError(msg)
         return begins, ends

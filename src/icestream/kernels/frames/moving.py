@@ -9,9 +9,10 @@ the whole window is among the tuples passed, `advance` flips by itself. `roll` d
 groups that count their own events, each over a *ring* of its last events.
 
 A group's row has words of its own for each frame: the fields, a front for those without an inverse,
-then how many of its events entered (COUNT), the flip that last reset it or the number of its ring
-(MARK), and the time at which its next row is due (DUE). `places` are the positions of the fields in
-a tuple, `at` those in a row: frames that share a row differ in `at`, and maybe in fields.
+then as many of these as the frame needs: how many of its events entered (COUNT), the flip that last
+reset it or the number of its ring (MARK), and the time at which its next row is due (DUE). `places`
+are the positions of the fields in a tuple, `at` those in a row: frames that share a row differ in
+`at`, and maybe in fields.
 
 Invariants:
 1. After every event, front merged with back equals folding the window again
@@ -29,6 +30,7 @@ from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.field_words import has_inverse, merge_field, op_words, unmerge_field
 from icestream.kernels.fixed_point import RAW, add_raw, raw_words
+from icestream.kernels.prefetch import prefetch
 
 #: words of a group's row behind its suffixes
 COUNT = 0
@@ -55,6 +57,9 @@ PROGRESS = 6
 #: others of its time
 SILENT = 0
 WITH_PEERS = -1
+
+#: tuples after the current one whose rows are fetched before they are needed
+AHEAD = 16
 
 #: never due
 NEVER = 2**63 - 1
@@ -168,6 +173,14 @@ def push_suffixes(
 
 
 @kernel
+def _fetch(rows: Table, slots: Slots, k: int, first: int, end: int) -> None:
+    """Fetch the words of a frame in the row of a tuple that comes soon."""
+    if k < slots.size:
+        prefetch(rows, slots[k], first)
+        prefetch(rows, slots[k], end - 1)
+
+
+@kernel
 def advance(
     rows: Table,
     entering: Table,
@@ -220,6 +233,7 @@ def advance(
         limit = keys[e] - reach if e < last else bound
         size = e if same else leaving_slots.size
         while m < size and leaving_keys[m] <= limit:
+            _fetch(rows, leaving_slots, m + AHEAD, at[0], extras)
             if same and width > 0 and m >= progress[FLIPPED]:
                 progress[FLIPS] += 1
                 progress[FLIPPED] = e
@@ -250,10 +264,12 @@ def advance(
         elif every > 0 and count == out.shape[0]:
             reason = FULL
         else:
+            _fetch(rows, slots, e + AHEAD, at[0], extras)
             slot = slots[e]
             enter(rows, slot, entering, e, ops, places, at)
-            rows[slot, extras + COUNT] += 1
-            if every > 0 and rows[slot, extras + COUNT] % every == 0:
+            if every > 1:
+                rows[slot, extras + COUNT] += 1
+            if every == 1 or (every > 1 and rows[slot, extras + COUNT] % every == 0):
                 show(rows, slot, ops, at, suffixes_at, out, count)
                 out_slots[count] = slot
                 out_times[count] = entering[e, time]

@@ -22,12 +22,17 @@ from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.queue.order import (
     BIT,
     FIFO,
+    FLYING,
     LACKS,
+    LARGEST,
+    QUEUE,
+    QUEUE_STALENESS,
     READER_WORDS,
     SCHEDULE,
     SINCE,
     TURN,
     WAITING,
+    ReaderArrays,
 )
 from icestream.kernels.queue.queue import (
     ADDRESS,
@@ -37,7 +42,7 @@ from icestream.kernels.queue.queue import (
     Readers,
     accept_one,
 )
-from icestream.kernels.queue.staleness import NONE, RealTable
+from icestream.kernels.queue.staleness import NONE, RealTable, settle
 
 #: lower bits of a mark, which give the place in a region
 PLACE_BITS = 31
@@ -203,6 +208,20 @@ def renew_fences(
             for row in range(base, base + places):
                 if table[row, 0] != 0:
                     fences[region, d] = min(fences[region, d], table[row, 1 + w])
+
+
+@kernel
+def serve_rows(reader: ReaderArrays, arrived: Ints, now: int) -> None:
+    """Take the values of cold keys for a reader, whose rows are those of these keys."""
+    keys, facts = reader.keys, reader.facts
+    for i in range(arrived.size):
+        since = keys[i, SINCE]
+        end = settle(keys, reader.reals, reader.queue_profile, i, QUEUE_STALENESS, since, now)
+        facts[LARGEST + QUEUE] = max(facts[LARGEST + QUEUE], end)
+        keys[i, SINCE] = NONE
+        keys[i, TURN] = NONE
+        keys[i, FLYING] = arrived[i]
+    facts[WAITING] -= arrived.size
 
 
 @kernel

@@ -14,26 +14,34 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.queue.staleness import FROM, NONE, Reals, RealTable
 
+#: rows of keys as half words
+Links = npt.NDArray[np.int32]
+
 FIFO, INPLACE, LINECUTTING = range(3)
 
-#: words of a key for one reader: its neighbours in the list (plus one), its oldest waiting update
-#: (NONE if it does not wait), arrival of the value being delivered to the application, oldest
-#: update the application lacks, its turn, staleness totals of the queue and of the application,
-#: and the input that its newest update came from
+#: words of a key for one reader: its neighbours in the list, its oldest waiting update (NONE if it
+#: does not wait), arrival of the value being delivered to the application, oldest update the
+#: application lacks, its turn, staleness totals of the queue and of the application, and the input
+#: that its newest update came from
+LINKS = 0
+SINCE = 1
+FLYING = 2
+LACKS = 3
+TURN = 4
+QUEUE_STALENESS = 5
+APPLICATION_STALENESS = 7
+INPUT = 9
+READER_WORDS = 10
+#: half words of a key in `links`: the cells (plus one) after it and before it in the list
 NEXT = 0
 PREVIOUS = 1
-SINCE = 2
-FLYING = 3
-LACKS = 4
-TURN = 5
-QUEUE_STALENESS = 6
-APPLICATION_STALENESS = 8
-INPUT = 10
-READER_WORDS = 11
 #: kinds of staleness, and for each the word of its totals and of its oldest pending update
 APPLICATION, QUEUE = range(2)
 STALENESS_WORDS = ((APPLICATION_STALENESS, LACKS), (QUEUE_STALENESS, SINCE))
@@ -60,9 +68,10 @@ class ReaderArrays(NamedTuple):
 
     facts: Ints
     settings: Reals
-    #: row of each key, as integers and as floats
+    #: row of each key, as integers, as floats and as half words
     keys: Table
     reals: RealTable
+    links: Links
     #: profiles of the queue's and the application's staleness
     queue_profile: RealTable
     application_profile: RealTable
@@ -84,15 +93,15 @@ def link(reader: ReaderArrays, cell: int, in_front: bool, turn: int) -> None:
 @lean_kernel
 def link_between(reader: ReaderArrays, cell: int, before: int, after: int) -> None:
     """Insert a key into the order between two neighbours, both given plus one, 0 for none."""
-    keys = reader.keys
-    keys[cell, NEXT] = after
-    keys[cell, PREVIOUS] = before
+    links = reader.links
+    links[cell, NEXT] = after
+    links[cell, PREVIOUS] = before
     if before:
-        keys[before - 1, NEXT] = cell + 1
+        links[before - 1, NEXT] = cell + 1
     else:
         reader.facts[HEAD] = cell + 1
     if after:
-        keys[after - 1, PREVIOUS] = cell + 1
+        links[after - 1, PREVIOUS] = cell + 1
     else:
         reader.facts[TAIL] = cell + 1
 
@@ -100,15 +109,15 @@ def link_between(reader: ReaderArrays, cell: int, before: int, after: int) -> No
 @lean_kernel
 def unlink(reader: ReaderArrays, cell: int) -> None:
     """Remove a key from the order of service."""
-    keys = reader.keys
-    after = keys[cell, NEXT]
-    before = keys[cell, PREVIOUS]
+    links = reader.links
+    after = links[cell, NEXT]
+    before = links[cell, PREVIOUS]
     if after:
-        keys[after - 1, PREVIOUS] = before
+        links[after - 1, PREVIOUS] = before
     else:
         reader.facts[TAIL] = before
     if before:
-        keys[before - 1, NEXT] = after
+        links[before - 1, NEXT] = after
     else:
         reader.facts[HEAD] = after
 
@@ -116,8 +125,8 @@ def unlink(reader: ReaderArrays, cell: int) -> None:
 @lean_kernel
 def is_first(reader: ReaderArrays, cell: int) -> bool:
     """Return whether no key is before this one in the order, in memory or not."""
-    keys = reader.keys
-    return bool(keys[cell, PREVIOUS] == 0 and keys[cell, TURN] == reader.facts[FRONT])
+    is_head = reader.links[cell, PREVIOUS] == 0
+    return bool(is_head and reader.keys[cell, TURN] == reader.facts[FRONT])
 
 
 @kernel
@@ -128,7 +137,7 @@ def next_keys(reader: ReaderArrays, out: Ints) -> int:
     while at and count < out.size:
         out[count] = at - 1
         count += 1
-        at = reader.keys[at - 1, NEXT]
+        at = reader.links[at - 1, NEXT]
     return count
 
 

@@ -73,8 +73,8 @@ def put_by_turn(reader: ReaderArrays, slots: Ints) -> None:
             link_between(reader, cell, tail, 0)
         else:
             while keys[at - 1, TURN] <= turn:
-                at = keys[at - 1, NEXT]
-            link_between(reader, cell, keys[at - 1, PREVIOUS], at)
+                at = reader.links[at - 1, NEXT]
+            link_between(reader, cell, reader.links[at - 1, PREVIOUS], at)
         facts[FRONT] = min(facts[FRONT], turn)
 
 
@@ -85,7 +85,7 @@ def count_ready(reader: ReaderArrays, turn: int, most: int) -> int:
     at = reader.facts[HEAD]
     while at and count < most and reader.keys[at - 1, TURN] < turn:
         count += 1
-        at = reader.keys[at - 1, NEXT]
+        at = reader.links[at - 1, NEXT]
     return count
 
 

@@ -20,6 +20,7 @@ from icestream.kernels.prefetch import prefetch, prefetch_word
 from icestream.kernels.queue.order import (
     FIFO,
     HEAD,
+    LINKS,
     NEXT,
     PREVIOUS,
     SCHEDULE,
@@ -166,7 +167,7 @@ def ask_for_rows(store: CellArrays, readers: Readers, slots: Ints, first: int, l
             prefetch_word(store.pool.words, address)
         for reader in readers:
             if cells[cell, WAITED_FOR] == 0 or reader.facts[SCHEDULE] == FIFO:
-                prefetch(reader.keys, cell, NEXT)
+                prefetch(reader.keys, cell, LINKS)
 
 
 @lean_kernel
@@ -177,8 +178,8 @@ def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> 
             continue
         for k in range(first, last):
             if reader.keys[slots[k], SINCE] != NONE:
-                prefetch(reader.keys, max(reader.keys[slots[k], NEXT] - 1, 0), NEXT)
-                prefetch(reader.keys, max(reader.keys[slots[k], PREVIOUS] - 1, 0), NEXT)
+                prefetch(reader.keys, max(reader.links[slots[k], NEXT] - 1, 0), LINKS)
+                prefetch(reader.keys, max(reader.links[slots[k], PREVIOUS] - 1, 0), LINKS)
 
 
 @lean_kernel

@@ -309,13 +309,14 @@ class ComponentOperator:
     def _settle(self, watermark: Micros) -> Iterator[Emitted]:
         """Push the collected changes in the order of the graph, the most changes first.
 
-        If few changes join with many, as requests do with the data they ask for, the few then see
-        the data as it is now.
+        What operators want first comes before. If few changes join with many, as requests do with
+        the data they ask for, the few then see the data as it is now.
         """
         while self._waiting:
             behind = {step for each in self._waiting for step in self._spec.behind[each]}
             first = [each for each in sorted(self._waiting) if each not in behind]
-            yield from self._push_waiting(max(first, key=self._rows_waiting), watermark)
+            ahead = [each for each in first if each in self._spec.ahead]
+            yield from self._push_waiting(max(ahead or first, key=self._rows_waiting), watermark)
         self._torn.clear()
 
     def _settle_enough(self, watermark: Micros) -> Iterator[Emitted]:

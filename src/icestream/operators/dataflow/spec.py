@@ -134,6 +134,19 @@ class ComponentSpec:
         )
 
     @cached_property
+    def ahead(self) -> frozenset[int]:
+        """Return the steps that begin a grouping for a port that an operator wants first."""
+        found: set[int] = set()
+        for step in self.steps:
+            if isinstance(step, Stateful) and step.operator.first_port is not None:
+                number = step.inputs[step.operator.first_port]
+                while isinstance(self.steps[number], Map):
+                    (number,) = self.steps[number].inputs
+                if isinstance(self.steps[number], Regroup):
+                    found.add(number)
+        return frozenset(found)
+
+    @cached_property
     def timed(self) -> frozenset[int]:
         """Return the steps whose changes, mapped or not, only go to operators that sort by time."""
         found: set[int] = set()

@@ -88,6 +88,8 @@ class FrameLayout(Layout):
     stored: tuple[Field, ...] = ()
     #: first word of the frame in a group's row
     row_at: int = GROUP_FIELDS
+    #: words behind the suffixes
+    extra_words: int = EXTRAS
 
     @cached_property
     def ops(self) -> Ints:
@@ -133,13 +135,13 @@ class FrameLayout(Layout):
     @property
     def group_width(self) -> int:
         """Return the words of a group's row up to the end of this frame."""
-        return self.extras_at + EXTRAS
+        return self.extras_at + self.extra_words
 
     @cached_property
     def group_identity(self) -> Ints:
         """Return the row of a group that was just opened, up to the end of this frame."""
         own = Layout(self.fields, self.extents).group_identity[GROUP_FIELDS:].tolist()
-        extras = [_EXTRA_IDENTITY[word] for word in range(EXTRAS)]
+        extras = [_EXTRA_IDENTITY[word] for word in range(self.extra_words)]
         return np.array([0] * self.row_at + own + extras, dtype=np.int64)
 
 
@@ -150,21 +152,30 @@ class SharedLayout(TupleLayout):
     frames: tuple[FrameLayout, ...] = ()
 
     @classmethod
-    def of_frames(cls, frames: Sequence[Layout]) -> SharedLayout:
-        """Lay out frames one after the other, given the fields of each."""
+    def of_frames(
+        cls, frames: Sequence[Layout], extra_words: Sequence[int] | None = None
+    ) -> SharedLayout:
+        """Lay out frames one after the other, given the fields and extra words of each."""
         stored = Layout.of(field for frame in frames for field in frame.fields).fields
-        return cls(stored)._placed([frame.fields for frame in frames])
+        extras = extra_words or [EXTRAS] * len(frames)
+        return cls(stored)._placed([frame.fields for frame in frames], extras)
+
+    @property
+    def extra_words(self) -> list[int]:
+        """Return the words behind the suffixes of each frame."""
+        return [frame.extra_words for frame in self.frames]
 
     def widened(self, extents: Iterable[SumExtent]) -> Self:
-        return super().widened(extents)._placed([frame.fields for frame in self.frames])
+        fields = [frame.fields for frame in self.frames]
+        return super().widened(extents)._placed(fields, self.extra_words)
 
-    def _placed(self, frames: Sequence[tuple[Field, ...]]) -> Self:
+    def _placed(self, frames: Sequence[tuple[Field, ...]], extra_words: Sequence[int]) -> Self:
         bounds = dict(zip(self.sums, self.bounds, strict=True))
         placed: list[FrameLayout] = []
         at = GROUP_FIELDS
-        for fields in frames:
+        for fields, extras in zip(frames, extra_words, strict=True):
             extents = tuple(bounds[field] for field in fields if field.adds_doubles)
-            placed.append(FrameLayout(fields, extents, self.fields, at))
+            placed.append(FrameLayout(fields, extents, self.fields, at, extras))
             at = placed[-1].group_width
         return replace(self, frames=tuple(placed))
 

@@ -110,7 +110,9 @@ class MovingPass:
         self._next: int = position["left"]
         #: whether the tuples at hand to leave are those that just entered
         self._same = False
-        #: rows of groups from which tuples left, and how many tuples at hand are counted there
+        #: whether to collect rows of groups from which tuples left; other frames may do it
+        self.watches = True
+        #: those rows, and how many tuples at hand are counted there
         self._emptied: list[Ints] = []
         self._watched = 0
 
@@ -314,7 +316,7 @@ class MovingPass:
     def _watch(self) -> None:
         """Record the groups of tuples that left, each tuple once."""
         left = int(self._progress[kernels.LEFT])
-        if left > self._watched:
+        if self.watches and left > self._watched:
             self._emptied.append(self._leaving.slots[self._watched : left])
             self._watched = left
 

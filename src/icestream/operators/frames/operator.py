@@ -34,7 +34,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -42,6 +42,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Table
+from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.frames import moving as kernels
 from icestream.kernels.grid.groups import LAST as LAST_EVENT
@@ -82,6 +83,8 @@ from icestream.state.versions.commits import BASE
 BLOCKS = {ARRIVALS: 4, SETTLED: 5}
 RING_PIECE = 6
 POSITION = 7
+#: key of a position
+EXTRA_WORDS = "extra words"
 
 
 def buffered_chunks(frames: int) -> int:
@@ -111,7 +114,8 @@ class FrameOperator(LoggedOperator):
         self._specs = specs
         self._frames = [spec.frame for spec in specs]
         self._results = results
-        shared = SharedLayout.of_frames([spec.layout for spec in specs])
+        extra_words = [spec.extra_words for spec in specs]
+        shared = SharedLayout.of_frames([spec.layout for spec in specs], extra_words)
         self._codec = KeyCodec(specs[0].keys)
         self._lifter = Lifter(shared, self._codec)
         self._position: dict[str, Any] = self._header.setdefault(
@@ -124,8 +128,11 @@ class FrameOperator(LoggedOperator):
                 #: for each frame: number of tuples that left in order; when all groups are due;
                 #: number of flips and rings so far
                 "frames": [{"left": 0, "due": None, "flips": 0, "rings": 0} for _ in specs],
+                #: words of each frame besides its fields and suffixes
+                EXTRA_WORDS: shared.extra_words,
             },
         )
+        self._check_words()
         #: fields and rows, with room for the sums of all values seen so far
         self._layout = shared.widened(extents_of(self._position, shared))
         quota = shard.account.budget.total
@@ -142,6 +149,15 @@ class FrameOperator(LoggedOperator):
         self._past: PastVersion | None = None
         self._released: tuple[int, ...] = ()
 
+    def _check_words(self) -> None:
+        """Refuse rows of groups with words that are no longer there."""
+        if self._position.get(EXTRA_WORDS) != [spec.extra_words for spec in self._specs]:
+            msg = (
+                "an earlier release wrote the state of windows that move with events, with rows of "
+                "another width: give the query another checkpoint location"
+            )
+            raise CheckpointError(msg)
+
     def _tuple_log(self, settled: Callable[[Table], Table] | None = None) -> TupleLog:
         """Return the tuples of the shard; they live as long as the longest frame needs them."""
         ranges = [frame.range for frame in self._frames]
@@ -155,6 +171,13 @@ class FrameOperator(LoggedOperator):
         if frame.rows is None or frame.partition != "key":
             return None
         return Rings(self._shard.arena, frame.rows, layout.ring_width, f"rings-{number}")
+
+    @cached_property
+    def _longest(self) -> int | None:
+        """Return the frame that has every tuple which another has; None if there is none."""
+        ranges = [frame.range for frame in self._frames]
+        known = [each for each in ranges if each is not None]
+        return ranges.index(max(known)) if len(known) == len(ranges) else None
 
     @property
     def _all_ring_bytes(self) -> int:
@@ -246,7 +269,9 @@ class FrameOperator(LoggedOperator):
             rings = self._rings[number]
             if rings is None:
                 tuples = (self._tuples, partition, suffixes[number])
-                passes.append(MovingPass(frame, layout, self._groups, *tuples, position, output))
+                moving = MovingPass(frame, layout, self._groups, *tuples, position, output)
+                moving.watches = self._longest in (None, number)
+                passes.append(moving)
                 continue
             rows = self._ring_bytes(rings) // (8 * rings.width)
             buffer = np.empty((rows, rings.width), dtype=np.int64)
@@ -390,6 +415,7 @@ class FrameOperator(LoggedOperator):
         facts = self._position_in(reader)
         self._position.clear()
         self._position.update(facts["position"])
+        self._check_words()
         self._widen(extents_of(self._position, self._layout))
         self._tuples.books.update(facts["sequence"])
         names = {synopsis: name for name, synopsis in BLOCKS.items()}

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
+from icestream.kernels.frames.moving import COUNT, DUE, MARK
 from icestream.operators.aggregates.aggregate import AggregateSpec
-from icestream.plan.windows.frame import GROUPING_ID, Frame
+from icestream.plan.windows.frame import GROUPING_ID, Frame, RowsSlide
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,15 @@ class FrameSpec(AggregateSpec):
     frame: Frame
     #: type of the user's time column, and of `time` in the results
     time: pa.DataType
+
+    @property
+    def extra_words(self) -> int:
+        """Return the words of a group's row that the frame needs besides its fields."""
+        if self.frame.rows is not None and self.frame.partition == "key":
+            return DUE + 1
+        if self.layout.suffix_words:
+            return MARK + 1
+        return COUNT + 1 if isinstance(self.frame.slide, RowsSlide) else 0
 
     def __post_init__(self) -> None:
         """Reject aggregates and groupings that frames cannot compute."""

@@ -2,7 +2,7 @@
 
 Idea: operators over whole batches number their keys and keep arrays by these numbers. If the number
 of shards changes, a shard takes the keys of its range from each parent, numbered one parent after
-the other, and whatever refers to them.
+the other, and whatever refers to them. A shard that forgets keys takes the others over from itself.
 
 Invariant: keys keep their rows, and rows keep their order
 (`test_oracle_any_number_of_shards_at_any_version_changes_no_row`).
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.arrays import Ids, Ints, Mask
+from icestream.core.arrays import Ints, Mask
 from icestream.kernels.hashing import START_HIGH
 from icestream.operators.latest.saved_arrays import State
 from icestream.state.identities import IdRange
@@ -25,9 +25,9 @@ from icestream.state.identities import IdRange
 class KeptKeys:
     """The keys of parents in a range of ids."""
 
-    def __init__(self, id_high: Sequence[Ids], keeps: IdRange) -> None:
-        """Choose among the keys of each parent, given in the order of their numbers."""
-        self._kept = [keeps.holds(each) for each in id_high]
+    def __init__(self, kept: Sequence[Mask]) -> None:
+        """Choose keys of each parent, in the order of their numbers."""
+        self._kept = list(kept)
         counts = [int(np.count_nonzero(each)) for each in self._kept]
         self._starts = np.cumsum([0, *counts])
 
@@ -37,7 +37,7 @@ class KeptKeys:
         found = [np.ascontiguousarray(each[:, 0]).view(np.uint64) for each in known]
         if keyless:
             found = [np.full(len(each), START_HIGH) for each in found]
-        return cls(found, keeps)
+        return cls([keeps.holds(each) for each in found])
 
     def __len__(self) -> int:
         return int(self._starts[-1])

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.kernels.queue.windows.key_times import going_up, link_groups
@@ -81,10 +81,26 @@ class KeyClocks:
             "clocks.counts": np.array([self._linked, self.late]),
         }
 
-    def taken_over(self, states: Sequence[State], groups: KeptKeys, keeps: IdRange) -> State:
-        """Return the states of several parents, of the groups that are kept, as one."""
+    def kept_keys(self, states: Sequence[State], keeps: IdRange) -> KeptKeys:
+        """Return the keys of several parents that are in a range."""
         known = [each["clocks.known"] for each in states]
-        keys = KeptKeys.of(known, keeps, keyless=not self._stream.keys)
+        return KeptKeys.of(known, keeps, keyless=not self._stream.keys)
+
+    def idle(self, groups: Mask, of: tuple[Ids, Ids]) -> tuple[Mask, Mask]:
+        """Return the groups of keys whose groups are all idle, and these keys.
+
+        Args:
+            groups: which groups are idle.
+            of: identities of their keys.
+        """
+        owner = self._keys.numbers(*of)
+        idle = np.ones(len(self._keys), dtype=np.bool_)
+        idle[owner[~groups]] = False
+        return idle[owner], idle
+
+    @staticmethod
+    def taken_over(states: Sequence[State], groups: KeptKeys, keys: KeptKeys) -> State:
+        """Return the states of several parents, of the groups and keys that are kept, as one."""
         found = {name: keys.by_key(states, name) for name in ("clocks.known", "clocks.last")}
         for name, members in (("clocks.first", keys), ("clocks.after", groups)):
             renumbered: list[State] = [
@@ -103,7 +119,8 @@ class KeyClocks:
 
     def advance_all(self, time: int) -> None:
         """Advance the time of all known keys to a watermark."""
-        self._last = np.maximum(self._last, time)
+        known = self._last[: len(self._keys)]
+        np.maximum(known, time, out=known)
 
     def advance(
         self, queue: WindowQueue, batch: pa.RecordBatch, groups: Ints, arrived: Ints

@@ -285,6 +285,12 @@ class PreQueueOperator:
         """Return every node with its state, for inspection."""
         return [(front, arc.state()) for front, arc, _ in self._steps]
 
+    def forget(self, before: Micros) -> None:
+        """Let unions drop keys without rows since a time; joins drop what cannot match any more."""
+        for _, arc, _ in self._steps:
+            if isinstance(arc, _Union):
+                arc.forget(before)
+
     def recall(self, state: State) -> None:
         for number, (_, arc, _) in enumerate(self._steps):
             arc.recall(_own(state, number))
@@ -368,6 +374,9 @@ class _Union(_Keeping):
     def __init__(self, union: UpdateUnion) -> None:
         super().__init__(union)
         self._union = union
+
+    def forget(self, before: Micros) -> None:
+        self._union.forget(before)
 
     def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return self._union.merge(dict(enumerate(inputs)), every=True)

@@ -205,6 +205,8 @@ class ServingOperator:
         dropped = known - self._waiting.keys
         for staleness in self._staleness:
             staleness.forget(dropped)
+        if dropped and self._pre_queue is not None:
+            self._pre_queue.forget(before)
         return before if dropped else MINUS_INFINITY
 
     def _serve_all(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:

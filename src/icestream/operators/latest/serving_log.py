@@ -234,6 +234,8 @@ class ServingLog:
         if facts["forgot"] > MINUS_INFINITY:
             self._waiting.delivered(now)
             self._waiting.forget(facts["forgot"])
+            if self._pre_queue is not None:
+                self._pre_queue.forget(facts["forgot"])
 
     def _records(self, info: SegmentInfo) -> tuple[Mapping[str, Any], dict[int, list[Record]]]:
         """Return the facts, and the records of each kind."""

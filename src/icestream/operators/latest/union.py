@@ -15,7 +15,7 @@ Invariants:
 4. Before windows and joins, which need every update, all rows of a batch that increase in time are
    delivered, one per key and time (`test_oracle_every_row_of_a_union_that_goes_up`).
 
-Cost: a lookup per row, a sort of the batch; 32 bytes for each key.
+Cost: a lookup per row, a sort of the batch; 32 bytes for each key that is not forgotten.
 
 References: section 3.2 of the source named in `docs/papers.md`.
 """
@@ -91,6 +91,16 @@ class UpdateUnion:
         counts = np.sum([each["counts"] for each in states], axis=0)
         found = {name: keys.by_key(states, name) for name in ("known", "last", "trust")}
         return {**found, "counts": counts}
+
+    def forget(self, before: int) -> None:
+        """Drop keys without rows since a time, once they are half of all."""
+        count = len(self._keys)
+        stays = self._last[:count] >= before
+        if 2 * np.count_nonzero(stays) <= count:
+            known = self._keys.state()[stays].copy()
+            self._keys = KeyDirectory()
+            self._keys.recall(known)
+            self._last, self._trust = self._last[:count][stays], self._trust[:count][stays]
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""

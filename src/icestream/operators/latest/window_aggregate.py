@@ -30,6 +30,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY
+from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.marks import NOWHERE, obey_marks
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
@@ -295,17 +296,42 @@ class WindowedUpdates:
                 if batch is None
                 else identity_of(batch, self._stream.keys)[0]
             )
-        return KeptKeys(found, keeps)
+        return KeptKeys([keeps.holds(each) for each in found])
+
+    def without(self, before: int, least: int) -> tuple[KeptKeys, State] | None:
+        """Return the groups that stay, and their state, if half of `least` or more can go.
+
+        Those can go whose windows were all served, and which no window shares with a tuple from
+        `before` on.
+        """
+        cells, windows = self._queue.table, self._spec
+        last = cells[:, z.LAST]
+        ends = last // windows.slide * windows.slide + windows.size
+        idle = (cells[:, z.STATES] == 0) & (cells[:, z.FLYING] == z.NONE)
+        idle &= (ends <= cells[:, z.CLOCK]) & (ends <= before)
+        clocks = None
+        if self._clocks is not None and len(idle):
+            (batch,) = self._known.combine_chunks().to_batches()
+            idle, keys = self._clocks.idle(idle, identity_of(batch, self._stream.keys))
+            clocks = KeptKeys([~keys])
+        if 2 * np.count_nonzero(idle) < max(len(idle), least):
+            return None
+        kept = KeptKeys([~idle])
+        return kept, self._of_kept([self.state()], kept, clocks)
 
     def taken_over(self, states: Sequence[State], keys: KeptKeys, keeps: IdRange) -> State:
         """Return the states of several parents, of the groups that are kept, as one."""
-        clocks = {} if self._clocks is None else self._clocks.taken_over(states, keys, keeps)
+        clocks = None if self._clocks is None else self._clocks.kept_keys(states, keeps)
+        return self._of_kept(states, keys, clocks)
+
+    def _of_kept(self, states: Sequence[State], keys: KeptKeys, clocks: KeptKeys | None) -> State:
+        times = {} if clocks is None else KeyClocks.taken_over(states, keys, clocks)
         known = [
             table_of(state["keys"]).filter(pa.array(kept))
             for state, kept in zip(states, keys.kept, strict=True)
         ]
         names = {"keys": bytes_of(pa.concat_tables(known).combine_chunks())}
-        return {**self._operator.taken_over(states, keys), **clocks, **names}
+        return {**self._operator.taken_over(states, keys), **times, **names}
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""

@@ -14,15 +14,17 @@ Invariants:
 3. Serving keeps within its time whatever the tuples per window
    (`test_bounded_windows_that_end_together_are_served_within_the_time`).
 4. A key that is updated once gets its answers (`test_windows_end_by_the_watermark`).
-5. Correctly signed nonsense in a snapshot is reported as damage, never an endless loop
+5. Keys that are forgotten make room for others, and all their windows were answered
+   (`test_bounded_windows_forget_keys_without_updates`).
+6. Correctly signed nonsense in a snapshot is reported as damage, never an endless loop
    (`test_signed_nonsense_in_any_state_is_an_error_of_ours`).
 
 Cost: waiting tuples, with 24 bytes each; a version logs its tuples.
 
-Limits: keys are stored for ever and must fit into the shard's memory, as must the tuples of waiting
-windows. Of a key's tuples with the same time the last counts, unless a window that has the first
-was served before it came. Tuples older than the key's latest, or than the watermark if the key is
-known, are dropped and counted as outdated.
+Limits: all keys that are not forgotten must fit into the shard's memory, as must the tuples of
+waiting windows. Of a key's tuples with the same time the last counts, unless a window that has the
+first was served before it came. Tuples older than the key's latest, or than the watermark if the
+key is known, are dropped and counted as outdated.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ import pyarrow as pa
 
 from icestream.core.clock import Clock
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.queue.windows import zones as z
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.latest.coalescing import NewestUpdates, joined
@@ -45,7 +48,7 @@ from icestream.operators.latest.pacing import Pace, ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
 from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.rowwise import UpdateFilter
-from icestream.operators.latest.saved_arrays import SavedArrays, records_of, state_of
+from icestream.operators.latest.saved_arrays import SavedArrays, State, records_of, state_of
 from icestream.operators.latest.serving_log import CHANGED, RECORD_ROWS
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.update_operator import UpdateInputs
@@ -64,6 +67,8 @@ from icestream.state.versions.commits import BASE
 #: kinds of records: tuples as they arrived, counts as JSON, arrays of the queue, other arrays, the
 #: state of the tree before the windows
 TUPLES, CALLS, QUEUE, OTHERS, BEFORE = range(5)
+#: least number of keys that are worth a snapshot without them
+LEAST_FORGOTTEN = 128
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,8 @@ class WindowServing:
     delivered: Micros | None = None
     #: the watermark after the batch: windows that end before it are full
     watermark: Micros = MINUS_INFINITY
+    #: after how long without updates keys are forgotten; None: never
+    forget: Micros | None = None
 
 
 class WindowServingOperator:
@@ -154,13 +161,15 @@ class WindowServingOperator:
     @property
     def _opened(self) -> tuple[WindowedUpdates, WindowStalenessTotals]:
         if self._core is None:
-            pool = PagePool(self._shard.arena, name="windows.pool")
-            windows = self._spec.windowed.operator(self._spec.schedule, pool)
-            known = self._kept.load()
-            if known is not None:
-                windows.recall(known)
-            self._core = windows, WindowStalenessTotals(self._shard.arena, windows.queue)
+            self._core = self._open(self._kept.load())
         return self._core
+
+    def _open(self, known: State | None) -> tuple[WindowedUpdates, WindowStalenessTotals]:
+        pool = PagePool(self._shard.arena, name="windows.pool")
+        windows = self._spec.windowed.operator(self._spec.schedule, pool)
+        if known is not None:
+            windows.recall(known)
+        return windows, WindowStalenessTotals(self._shard.arena, windows.queue)
 
     @property
     def windows(self) -> WindowedUpdates:
@@ -215,13 +224,35 @@ class WindowServingOperator:
             queued_lately=queue.lately,
         )
         self._header["pace"] = [pace.sums for pace in self._paces]
-        known = self._windows.state()
-        self._kept.save(known)
+        forgot = self._forget()
+        self._kept.save(self._windows.state())
         if self._pre_queue is not None:
             self._pre_queue.save()
-        self._write(calls)
+        self._write(calls, forgot=forgot)
         facts = self._windows.facts
         self._report = replace(self._report, waiting=facts["waiting"] + facts["ready"])
+
+    def _forget(self) -> bool:
+        """Drop keys without updates for long, once they are half of all; return whether."""
+        table, length = self._windows.queue.table, self._spec.forget
+        if length is None or not len(table):
+            return False
+        # a time from the future says nothing about the other keys
+        before = min(int(table[:, z.LAST].max()), self._spec.clock.now()) - length
+        found = self._windows.without(before, LEAST_FORGOTTEN)
+        if found is None:
+            return False
+        keys, state = found
+        arrays = self._windows.queue.arrays
+        content = taken_over([content_of(arrays)], keys.kept)
+        staleness = self._staleness.taken_over([self._staleness.state()], keys)
+        arrays.clear()
+        bring_back(arrays, content)
+        self._core = self._open(state)
+        self._staleness.recall(staleness)
+        if self._pre_queue is not None:
+            self._pre_queue.forget(before)
+        return True
 
     def _serve(self, calls: list[tuple[int, int]]) -> Iterator[Emitted]:
         clock, windows, time = self._spec.clock, self._windows, self._spec.time
@@ -271,9 +302,9 @@ class WindowServingOperator:
 
     # -- log -------------------------------------------------------------------------------
 
-    def _write(self, calls: Sequence[tuple[int, int]]) -> None:
-        """Write what the version did; from time to time a snapshot."""
-        if self._snapshots.version_ends(self._size):
+    def _write(self, calls: Sequence[tuple[int, int]], *, forgot: bool) -> None:
+        """Write what the version did; from time to time, and if keys were dropped, a snapshot."""
+        if self._snapshots.version_ends(self._size) or forgot:
             others = {
                 **self._windows.state(),
                 **self._staleness.state(),

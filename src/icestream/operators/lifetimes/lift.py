@@ -90,7 +90,9 @@ class Lifting:
         # inputs get names of their own: a column may have the name of the stream's time
         self._types = {_inner(field.name): field.type for field in payload}
         self._aggregates = tuple(_renamed(each) for each in aggregates)
-        layout = Layout.of(field for each in self._aggregates for field in each.fields(self._types))
+        #: the fields of each aggregate
+        self.fields = tuple(each.fields(self._types) for each in self._aggregates)
+        layout = Layout.of(field for fields in self.fields for field in fields)
         #: how rows are made and stored
         self.fold = ExactFold(layout)
         #: whether an answer depends on when events began

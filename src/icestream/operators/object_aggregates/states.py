@@ -99,6 +99,12 @@ class States:
         entries = self._fold(tuples, slots, id_high[firsts], id_low[firsts])
         return panes[firsts], self.batch(entries, keys.columns, states)
 
+    def empty(self, number: int, count: int) -> pa.Array:
+        """Return states of an object aggregate that has seen no value."""
+        aggregate, function = self._objects[number]
+        nulls = [pa.nulls(count, self._spec.types[name]) for name in aggregate.columns]
+        return function.lift(nulls, np.zeros(count, dtype=np.int64), np.arange(count + 1))
+
     def combine(self, targets: Ints, rows: pa.RecordBatch) -> tuple[Ints, pa.RecordBatch]:
         """Return target and state of each (target, group) of rows in arrival order."""
         exact = self.entries(rows)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels import session as kernels
@@ -24,6 +25,7 @@ from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, packed, unpacked
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_fields, measured
 from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
+from icestream.plan.windows.session import Session
 from icestream.state import key_columns
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_batch, write_table
@@ -161,9 +163,8 @@ def fragments_of(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Se
     )
     slots, heads, last = (np.empty(len(time), dtype=np.int64) for _ in range(3))
     order = _order(id_high, id_low, time)
-    count = kernels.cut_fragments(
-        order, id_high, id_low, time, spec.session.gap, slots, heads, last
-    )
+    ends = own_ends(tuples, time, spec.session)
+    count = kernels.cut_fragments(order, id_high, id_low, time, ends, slots, heads, last)
     first = heads[:count]
     columns = _columns(tuples, arrivals, spec)
     layout = measured(spec.layout, columns, 0, len(time))
@@ -172,14 +173,27 @@ def fragments_of(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Se
     rows[:, 0] = id_high[first].view(np.int64)
     rows[:, 1] = id_low[first].view(np.int64)
     rows[:, START] = time[first]
-    rows[:, END] = last[:count] + spec.session.gap
+    rows[:, END] = last[:count]
     fold_fields(layout, rows, SESSION_FIELDS, slots, columns)
     keys = tuples.select(spec.keys.names).take(pa.array(first))
     return Sessions(ExactRows(layout, rows), KeyCodec(spec.keys).canonical(keys))
 
 
+def own_ends(events: pa.RecordBatch, times: Ints, session: Session) -> Ints:
+    """Return the ends of the sessions that events are alone; of one in none, its own time."""
+    if session.gap is not None:
+        return times + session.gap
+    ends = events.column(session.until).cast(pa.int64())
+    found: Ints = pc.max_element_wise(ends, pa.array(times)).to_numpy()
+    return found
+
+
 def _columns(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Mapping[str, InputColumn]:
-    columns = {name: InputColumn(tuples.column(name)) for name in spec.inputs.names}
+    columns = {
+        name: InputColumn(tuples.column(name))
+        for name in spec.inputs.names
+        if name != spec.session.until
+    }
     if spec.layout.needs_order:
         columns[TIME] = InputColumn(tuples.column(TIME))
         columns[ARRIVAL] = InputColumn(pa.array(np.arange(arrivals, arrivals + tuples.num_rows)))

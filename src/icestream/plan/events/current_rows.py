@@ -1,9 +1,10 @@
 """What mode `now` follows from a query: the key of its rows, when they hold, if the past counts.
 
-Idea: rows of an aggregate or of a top-k replace those of the same group; rows of anything else are
-replaced as a whole. Rows of windows, of joins by match and of first events *stay*: their lifetimes
-only say when they are final. What others compute from such rows is a query over tables, without a
-time: all rows live at one instant (`Always`). Everything else holds while it is alive.
+Idea: rows of an aggregate or of a top-k, or of several that are joined in their group, replace
+those of the same group; rows of anything else are replaced as a whole. Rows of windows, of joins by
+match and of first events *stay*: their lifetimes only say when they are final. What others compute
+from such rows is a query over tables, without a time: all rows live at one instant (`Always`).
+Everything else holds while it is alive.
 
 Operators that compute each instant from the events alive then (joins, differences, aggregates,
 top-k) need nothing from before the latest event, so neither lateness nor history exist: time is the
@@ -66,8 +67,8 @@ from icestream.plan.windows.session import Session
 _INSTANT, _STAYS, _LIVES, _FOREVER, _ALWAYS = "instant", "stays", "lives", "for ever", "always"
 
 
-def row_key(node: Node) -> tuple[tuple[str, ...], bool]:
-    """Return the columns that identify rows, and whether they are those of the outermost groups."""
+def row_key(node: Node) -> tuple[str, ...]:
+    """Return the columns that identify rows."""
     found = _group_key(node)
     if found is not None:
         return found
@@ -75,19 +76,22 @@ def row_key(node: Node) -> tuple[tuple[str, ...], bool]:
     if not names:
         msg = "rows of lists only have no key: select a column that identifies them as well"
         raise DefinitionError(msg)
-    return names, False
+    return names
 
 
-def _group_key(node: Node) -> tuple[tuple[str, ...], bool] | None:
+def _group_key(node: Node) -> tuple[str, ...] | None:
     match node:
         case Mapped(change=Filtering()) | Left() | Final():
             return _group_key(node.before)
         case Mapped(change=Projecting() as change):
             known = _group_key(node.before)
-            names = None if known is None else change.projection.renamed(known[0])
-            return None if known is None or names is None else (names, known[1])
+            return None if known is None else change.projection.renamed(known)
         case Applied(operator=LifetimeAggregate() | TopK()) if node.scope is not None:
-            return node.scope.keys, node.scope.outer is None
+            return node.scope.keys
+        case Applied(operator=StreamJoin()) if node.scope is not None:
+            # of answers of one group, as of several aggregates
+            keys = node.scope.keys
+            return keys if all(_group_key(each) == keys for each in node.inputs) else None
     return None
 
 

@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -65,6 +65,7 @@ from icestream.plan.events.current_rows import (
 from icestream.plan.events.dataflow import Dataflow, Output, in_order
 from icestream.plan.events.features import feature_columns
 from icestream.plan.events.final_answers import emitted_once, is_final
+from icestream.plan.events.partitioning import key_columns
 from icestream.plan.joins.multi_join import join_text
 from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
 from icestream.plan.nodes.events import (
@@ -81,6 +82,7 @@ from icestream.plan.nodes.events import (
     Scope,
     United,
     only_grows,
+    upstream,
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
 from icestream.plan.windows.frame import Frame
@@ -116,7 +118,7 @@ def compiled(
             Output(
                 node.payload,
                 mode,
-                row_key(node)[0] if mode == "now" else (),
+                row_key(node) if mode == "now" else (),
                 _is_bare(node),
                 node.delay,
             )
@@ -143,10 +145,20 @@ class _Building(DataflowBuilding):
         #: aggregates that emit only final results
         self._emitted_once = emitted_once
         self._places: dict[int, tuple[EventPlace, ...]] = {}
-        #: component of each outermost scope
+        #: component of each outermost scope, the keys it is partitioned by, and what enters it
         self._scopes: dict[int, int] = {}
+        self._keys: dict[int, tuple[str, ...]] = {}
+        self._entering: dict[int, list[Entered]] = {}
+        for output in tree.outputs:
+            for node in upstream(output):
+                if isinstance(node, Entered):
+                    self._entering.setdefault(id(node.scope), []).append(node)
         #: groupings of each component, and that of each scope inside another
         self._groupings: list[int] = []
+        #: groupings whose groups are those that their component is partitioned by, and the scopes
+        #: whose events are in one of them already
+        self._outermost: set[tuple[int, int]] = set()
+        self._direct: set[int] = set()
         self._inner: dict[int, int] = {}
         #: nodes that were visited, kept so that their ids stay unique
         self._seen: list[object] = []
@@ -171,12 +183,11 @@ class _Building(DataflowBuilding):
 
     def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
         """Make the rows of a node that hold the rows of a view, by key."""
-        keys, grouped = row_key(node)
-        places = self._ungrouped(node)
+        keys, places = row_key(node), self._ungrouped(node)
         output = NowOutput(payload, stays=stays(node), windows=of_windows(node), delay=node.delay)
         text = f"now by {', '.join(keys)}"
         component = places[0].component
-        if grouped and len(places) == 1 and component is not None:
+        if component is not None and self._keys_inside(keys, node) is not None:
             step = self._held(component, places[0].step, output, text, keys)
         else:
             component = self._new_component()
@@ -374,7 +385,7 @@ class _Building(DataflowBuilding):
                     component, Map((before,), node.payload, grouping, node.change, node.text)
                 )
             case United():
-                steps, grouping = self._together(node.parts, component)
+                steps, grouping = self._together(tuple(_parts(node)), component)
                 return self._add(component, Merge(steps, node.payload, grouping))
             case Applied():
                 steps, grouping = self._together(node.inputs, component)
@@ -385,6 +396,8 @@ class _Building(DataflowBuilding):
                 assert node.scope is not None
                 before = self._grouped(node.before, component)
                 grouping = self._new_grouping(component)
+                if node.scope.outer is None and self._keys[id(node.scope)] == node.scope.keys:
+                    self._outermost.add((component, grouping))
                 back = Regroup((before,), node.payload, grouping, node.scope.keys)
                 return self._add(component, back)
         msg = f"{type(node).__name__} is only allowed outside all groups"
@@ -411,8 +424,18 @@ class _Building(DataflowBuilding):
             before = self._grouped(node.before, component)
             grouping = self._grouping_of(scope, component)
             return self._add(component, Regroup((before,), node.payload, grouping, scope.keys))
-        places = self._ungrouped(node.before)
-        return self._all_received(places, component, scope.keys, node.payload)
+        places, keys = self._ungrouped(node.before), self._keys[id(scope)]
+        entered = self._all_received(places, component, keys, node.payload)
+        if id(scope) in self._direct:
+            return entered
+        grouping = self._grouping_of(scope, component)
+        return self._add(component, Regroup((entered,), node.payload, grouping, scope.keys))
+
+    def _here(self, place: EventPlace, component: int, keys: tuple[str, ...]) -> int:
+        """Return the step of a component with the events of a place, sent to it if need be."""
+        return (
+            place.step if place.component == component else self._received(place, component, keys)
+        )
 
     def _all_received(
         self,
@@ -422,7 +445,7 @@ class _Building(DataflowBuilding):
         payload: pa.Schema,
     ) -> int:
         """Send the events of some places to a component; return the step that has them all."""
-        received = tuple(self._received(place, component, keys) for place in places)
+        received = tuple(self._here(place, component, keys) for place in places)
         if len(received) == 1:
             return received[0]
         return self._add(component, Merge(received, payload, 0))
@@ -452,12 +475,67 @@ class _Building(DataflowBuilding):
             scope = scope.outer
         if id(scope) not in self._scopes:
             self._seen.append(scope)
-            self._scopes[id(scope)] = self._new_component()
+            self._scopes[id(scope)] = self._chosen_component(scope)
         return self._scopes[id(scope)]
+
+    def _chosen_component(self, scope: Scope) -> int:
+        """Return the component of an outermost scope: one before it, if it needs no exchange."""
+        entering = [each.before for each in self._entering[id(scope)]]
+        for node in entering:
+            keys, component = (
+                self._keys_inside(scope.keys, node),
+                self._ungrouped(node)[0].component,
+            )
+            if (
+                keys is not None
+                and component is not None
+                and all(self._may_enter(each, component, keys) for each in entering)
+            ):
+                self._keys[id(scope)] = keys
+                if keys == scope.keys and self._is_direct(entering, component):
+                    self._direct.add(id(scope))
+                return component
+        self._keys[id(scope)] = scope.keys
+        self._direct.add(id(scope))
+        return self._new_component()
+
+    def _is_direct(self, entering: Sequence[Node], component: int) -> bool:
+        """Return whether events of a component have the groups that they enter already.
+
+        Several inputs from there must be collected, so that operators get them in their order.
+        """
+        places = [place for each in entering for place in self._ungrouped(each)]
+        here = [self._of(component, each.step) for each in places if each.component == component]
+        known = (component, here[0]) in self._outermost
+        return len(here) == 1 and known and (len(places) == 1 or here[0] == 0)
+
+    def _may_enter(self, node: Node, component: int, keys: tuple[str, ...]) -> bool:
+        """Return whether events of a node can be grouped in a component partitioned by keys."""
+        for place in self._ungrouped(node):
+            if place.component == component:
+                if self._keys_inside(keys, node) != keys:
+                    return False
+            elif place.component is not None and self._leads(component, place.component):
+                return False
+        return True
+
+    def _keys_inside(self, keys: tuple[str, ...], node: Node) -> tuple[str, ...] | None:
+        """Return those of some keys that a node's component is partitioned by, if it is."""
+        if len(self._ungrouped(node)) != 1:
+            return None
+        found = key_columns(node, lambda scope: self._keys[id(scope)])
+        chosen = tuple(next((k for k in keys if k in each), "") for each in found or ())
+        return chosen if chosen and all(chosen) else None
+
+    def _leads(self, origin: int, target: int) -> bool:
+        """Return whether events of a component reach another one."""
+        after = {edge.target for edge in self.edges if edge.origin == origin}
+        return target in after or any(self._leads(each, target) for each in after)
 
     def _new_component(self) -> int:
         self._groupings.append(1)
         self.components[len(self.components)] = []
+        self._outermost.add((len(self.components) - 1, 0))
         return len(self.components) - 1
 
     def _grouping_of(self, scope: Scope, component: int) -> int:
@@ -469,6 +547,12 @@ class _Building(DataflowBuilding):
     def _new_grouping(self, component: int) -> int:
         self._groupings[component] += 1
         return self._groupings[component] - 1
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    """Yield the nodes that a union has, also of unions in it."""
+    for each in node.parts if isinstance(node, United) else ():
+        yield from _parts(each) if isinstance(each, United) else (each,)
 
 
 def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:

@@ -138,8 +138,9 @@ def _part(
     *,
     folded: bool,
 ) -> PlanPart:
-    """Return a part over some keys and the inputs of its aggregates."""
+    """Return a part over some keys and the inputs of its aggregates and windows."""
     taken = {name for view in views for each in view.aggregates for name in each.columns}
+    taken |= set(replace(plan, views=views).own_ends)
     inputs = [place for place, field in enumerate(plan.inputs) if field.name in taken]
     own = replace(
         plan,

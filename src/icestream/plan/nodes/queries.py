@@ -3,7 +3,7 @@
 Idea: a plan defines what to compute, not how: the events of some sources, and one or more *views*
 of them, each a kind of window with groupings and aggregates. Views share the events, their columns
 and whatever state they can. A plan describes itself as JSON, which the checkpoint stores; a query
-that restarts with another plan is refused with the differences.
+that restarts with another plan goes on if it can (`plan.evolution`).
 
 Invariants:
 1. Plans that compute something else have other descriptions, even if only the order of keys or
@@ -32,6 +32,11 @@ from icestream.plan.windows.session import Session
 
 #: default number of key groups of a checkpoint
 KEY_GROUPS = 4096
+
+#: parts of a description that are compared in another way than the others
+_APART = ("views", "late", "components")
+#: lists up to this length are shown whole where they differ
+_FEW = 2
 
 #: names of the first columns of every batch
 TIME = "time"
@@ -164,6 +169,13 @@ class Plan:
         """Return the instant before which no event is in an open window of any view."""
         return min(view.windows.late_before(watermark) for view in self.views)
 
+    @cached_property
+    def own_ends(self) -> tuple[str, ...]:
+        """Return the inputs with the ends of sessions whose gaps are each event's own."""
+        windows = (view.windows for view in self.views)
+        found = (each.until for each in windows if isinstance(each, Session))
+        return tuple(dict.fromkeys(name for name in found if name is not None))
+
     def settled_by(self, latest: Micros) -> Micros:
         """Return the watermark that settles all windows of an event in all views."""
         return max(view.windows.settled_by(latest) for view in self.views)
@@ -235,18 +247,31 @@ def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:
     return sum(1 << (last - i) for i, key in enumerate(keys) if key not in grouping)
 
 
+def differences(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return what differs between the plan that a checkpoint has and another one."""
+    theirs, ours = _flat(kept), _flat(wanted)
+    pairs = {name: (theirs.get(name), ours.get(name)) for name in {**theirs, **ours}}
+    return [
+        f"{name}: the checkpoint has {_alone(a, b)!r}, the query has {_alone(b, a)!r}"
+        for name, (a, b) in pairs.items()
+        if a != b
+    ]
+
+
+def _alone(value: Any, other: Any) -> Any:
+    """Return what of a long list is not in another one; anything else as it is."""
+    if isinstance(value, list) and isinstance(other, list) and len(value) > _FEW:
+        return [each for each in value if each not in other] or value
+    return value
+
+
 def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another query's plan, with every difference."""
-    theirs, ours = _flat(kept), _flat(wanted)
-    differences = [
-        f"{name}: the checkpoint has {theirs.get(name)!r}, the query has {ours.get(name)!r}"
-        for name in {**theirs, **ours}
-        if theirs.get(name) != ours.get(name)
-    ]
-    if differences:
+    found = differences(kept, wanted)
+    if found:
         msg = (
             f"the checkpoint at {root} belongs to another query. "
-            + "; ".join(differences)
+            + "; ".join(found)
             + ". Give this query its own checkpoint location, or undo the change"
         )
         raise CheckpointError(msg)
@@ -256,7 +281,9 @@ def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description with the parts of its views as separate entries."""
     views = described["views"]
     # what happens to late events is no part of the state: it may change at every start
-    facts = {name: value for name, value in described.items() if name not in ("views", "late")}
+    facts = {name: value for name, value in described.items() if name not in _APART}
+    for number, steps in enumerate(described.get("components", ())):
+        facts[f"component {number}"] = steps
     for number, view in enumerate(views):
         prefix = f"query {number}, " if len(views) > 1 else ""
         facts |= {f"{prefix}{name}": value for name, value in view.items()}

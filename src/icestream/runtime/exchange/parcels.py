@@ -89,6 +89,8 @@ class SplitReport:
     block_uses: int = 0
     #: earliest time of accepted events; if Spark folded them, of their pane
     begins: Micros = INFINITY
+    #: latest end of a session, where the gap is each event's own
+    ends: Micros = MINUS_INFINITY
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import InputError
 from icestream.core.times import FURTHEST, YEAR, Micros
 from icestream.plan.computation import Computation
-from icestream.plan.nodes.queries import SOURCE, TIME
+from icestream.plan.nodes.queries import SOURCE, TIME, Plan
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.exchange.refused_rows import ADVICE, REASON, SOURCE_NAME
 from icestream.state.log.format import SegmentInfo
@@ -77,6 +78,9 @@ class EventTimeCheck:
         self.report = SplitReport()
         self._plan = plan
         self._late_before = plan.late_before(watermark)
+        self._watermark = watermark
+        #: columns with ends of sessions, before which an event is not late whatever its time
+        self._own_ends = plan.own_ends if isinstance(plan, Plan) else ()
         self._out = out
         self._on_late = on_late
 
@@ -105,6 +109,9 @@ class EventTimeCheck:
         self.note_times(times, batch.column(SOURCE))
         if int(times.min()) < self._late_before:
             late = times < self._late_before
+            for name in self._own_ends:
+                ends = pc.max_element_wise(batch.column(name).cast(pa.int64()), pa.array(times))
+                late &= ends.to_numpy() <= self._watermark
             self.report.late += int(late.sum())
             if self._stores:
                 self._keep(batch.filter(pa.array(late)), LATE)

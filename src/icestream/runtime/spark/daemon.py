@@ -2,19 +2,21 @@
 
 Idea: forked workers share compiled kernels, pyarrow and numpy instead of loading them again. A
 worker keeps memory that it frees; otherwise the arrays of every batch would be mapped, cleared and
-returned again. A worker that Spark no longer needs exits silently. Set through
-`spark.python.daemon.module`.
+returned again. A worker that Spark no longer needs exits silently. On a cluster, machine code that
+the driver sent lies in the working folder. Set through `spark.python.daemon.module`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from collections.abc import Callable
 from typing import Any
 
 from pyspark import daemon
 
+from icestream.kernels.code_archive import receive_from
 from icestream.runtime.spark import warm_up
 
 #: parameters of malloc: the smallest block that is mapped separately, and the most free memory kept
@@ -45,6 +47,7 @@ def ending_quietly(worker: Callable[..., int]) -> Callable[..., int]:
 if __name__ == "__main__":
     daemon.worker = ending_quietly(daemon.worker)
     keep_freed_memory()
+    receive_from(os.getcwd())
     warm_up.kernels()
     # a worker collects garbage after every task; freeze what is loaded here, it is never garbage
     gc.collect()

@@ -110,7 +110,7 @@ class ParquetTable:
         partition_by = target.partition_by
         chosen = {key.lower(): value for key, value in target.options.items()}
         codec = chosen.pop("compression", str(spark.conf.get(_CODEC))).lower()
-        for own in ("path", "targetfilesize"):
+        for own in ("path", "targetfilesize", "mergeschema"):
             chosen.pop(own, None)
         inside = StructType([each for each in rows if each.name not in partition_by])
         kinds = list(_leaves(rows))
@@ -151,11 +151,11 @@ class ParquetTable:
             files=files,
         )
         table = cls(layout, log)
-        table.check(inside)
+        table.check(inside, merges=target.merges)
         return table
 
-    def check(self, inside: StructType) -> None:
-        """Refuse a folder whose files have other columns."""
+    def check(self, inside: StructType, *, merges: bool = False) -> None:
+        """Refuse a folder whose files have other columns, which with `merges` may lack some."""
         for path in reversed(self.log.files()):
             try:
                 with OpenTableFile(self.layout.files, path) as file:
@@ -169,6 +169,7 @@ class ParquetTable:
                     self.layout.folder,
                     [(each.name, each.dataType.simpleString()) for each in found],
                     [(each.name, each.dataType.simpleString()) for each in inside],
+                    merges=merges,
                 )
             return
 

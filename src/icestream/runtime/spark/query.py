@@ -1,16 +1,21 @@
 """A running query: Spark's handle, extended by Icestream.
 
 Idea: Spark owns sources, offsets and triggers and calls `_batch` for every micro-batch. The driver
-computes and commits it; then its rows go to the sink. Errors are raised to the caller unchanged.
+computes and commits it; then its rows go to the sink. Where the time of a batch is for serving
+keys, a thread of its own hands them over while the next batch is computed, so Spark may count a
+batch as done that the sink does not have yet. Errors are raised to the caller unchanged.
 
 Invariants:
 1. `stop()` waits for a batch that is being committed (`test_stop_waits_for_the_batch_under_way`),
    even if a callback calls it (`test_a_callback_may_stop_its_query`).
 2. A maintenance version that was committed but perhaps not delivered is delivered at the next
    start (`test_crash_a_flush_that_was_committed_is_delivered_after_restart`).
-3. No version is made while the rows of the previous one may not have reached the sink
+3. No version is committed while the rows of the previous one may not have reached the sink
    (`test_crash_clean_ups_on_demand_that_fail_while_the_query_goes_on`,
    `test_crash_a_clean_up_comes_after_the_batch_that_missed_its_sink`).
+4. A version that was on its way to the sink in a crash is delivered at the next start, before any
+   other (`test_crash_a_version_on_its_way_to_the_sink_is_delivered_after_restart`). `stop()`, a
+   drained query and `processAllAvailable()` wait for it (the same test).
 """
 
 # The names are Spark's.
@@ -22,6 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -36,6 +42,7 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.plan.explain import estimate_and_log
 from icestream.plan.fuse.running_fusion import Together
 from icestream.runtime.driver import Delivery, Driver
+from icestream.runtime.version.end_mark import EndMark
 from icestream.runtime.version.history import QueryHistory
 
 #: consecutive batches without work, and seconds between two checks of their number
@@ -62,8 +69,12 @@ class Query:
         *,
         flush: bool,
         tables: Mapping[int, Callable[[], DataFrame]] | None = None,
+        end_mark: EndMark | None = None,
     ) -> None:
-        """Prepare the query; `start` runs it. `tables` read what holds of each view."""
+        """Prepare the query; `start` runs it.
+
+        `tables` read what holds of each view. With an `end_mark` the sink may trail by one version.
+        """
         self._tables = tables or {}
         #: the address of the query's dashboard; None without `option("ui", True)`
         self.uiWebUrl: str | None = None
@@ -75,6 +86,8 @@ class Query:
         self._stopping = False
         #: the thread that runs a batch or a flush
         self._worker: int | None = None
+        #: the thread that hands a version to the sink
+        self._carrier: int | None = None
         self._error: BaseException | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=100)
         self._ended = threading.Event()
@@ -85,11 +98,22 @@ class Query:
         #: consecutive batches that brought nothing and left nothing waiting
         self._calm = 0
         self._spark_query: StreamingQuery | None = None
+        self._end_mark = end_mark
+        #: hands versions to the sink, one at a time, while the next one is computed
+        self._courier: ThreadPoolExecutor | None = None
+        self._on_the_way: Future[None] | None = None
+        if end_mark is not None:
+            self._courier = ThreadPoolExecutor(1, "icestream-sink")
+            driver.await_sink = self._await_sink
 
     def start(self, begin: Callable[[Callable[[DataFrame, int], None]], StreamingQuery]) -> Query:
         """Deliver what the last run may not have delivered, then let Spark run batches."""
-        for commit in self._driver.maintained():
-            self._deliver(self._driver.redeliver(commit))
+        again = [self._driver.redeliver(commit) for commit in self._driver.maintained()]
+        if self._end_mark is not None and not again:
+            had = self._end_mark.take()
+            again = [each for each in self._driver.last_again() if each.commit.version > had]
+        for delivery in again:
+            self._deliver(delivery)
         self._history.start()
         try:
             self._spark_query = begin(self._batch)
@@ -169,7 +193,7 @@ class Query:
             1
         """
         triggers = {each["batchId"]: each["durationMs"] for each in self._query.recentProgress}
-        return [_with_trigger(each, triggers.get(each["batchId"])) for each in self._progress]
+        return [_with_trigger(each, triggers.get(each["batchId"])) for each in list(self._progress)]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends; raise the error if it failed.
@@ -213,7 +237,7 @@ class Query:
             >>> short.isActive
             False
         """
-        if self._worker == threading.get_ident():
+        if threading.get_ident() in (self._worker, self._carrier):
             threading.Thread(target=self.stop, name="icestream-stop", daemon=True).start()
             return
         with self._busy:
@@ -344,8 +368,10 @@ class Query:
                 # Spark repeats a batch unless it knows that the batch reached the sink
                 self._settle(sure=True)
                 deliveries = self._driver.batch(number, batch)
+                if not deliveries:
+                    self._await_sink()
                 for delivery in deliveries:
-                    self._hand_out(delivery)
+                    self._hand_on(delivery)
                 self._begun = True
                 self._calm = 0 if deliveries else self._calm + 1
             except BaseException as error:
@@ -380,6 +406,29 @@ class Query:
                 self._deliver(delivery)
         self._unsure = False
 
+    def _hand_on(self, delivery: Delivery) -> None:
+        """Hand a version to the sink, or let that be done while the next one is computed."""
+        if self._courier is None:
+            self._hand_out(delivery)
+        else:
+            self._await_sink()
+            self._on_the_way = self._courier.submit(self._carry, delivery)
+
+    def _carry(self, delivery: Delivery) -> None:
+        self._carrier = threading.get_ident()
+        try:
+            self._hand_out(delivery)
+        except BaseException as error:
+            self._error = self._error or error
+            raise
+        finally:
+            self._carrier = None
+
+    def _await_sink(self) -> None:
+        """Wait until the sink has the version on its way; raise the error if that failed."""
+        if self._on_the_way is not None:
+            self._on_the_way.result()
+
     def _hand_out(self, delivery: Delivery) -> None:
         started = time.monotonic()
         try:
@@ -401,7 +450,7 @@ class Query:
 
     def _report(self, progress: dict[str, Any], sink: int) -> dict[str, Any]:
         phases = {**progress["durationMs"], "sink": sink}
-        phases["triggerExecution"] += sink
+        phases["triggerExecution"] += sink if self._courier is None else 0
         seconds = max(phases["triggerExecution"], 1) / 1000
         own = progress["icestream"]
         spark = self._spark_query
@@ -424,6 +473,7 @@ class Query:
     def _finish(self) -> None:
         try:
             self._query.awaitTermination()
+            self._await_sink()
             if self._flush and not self._stopping:
                 with self._at_work():
                     self._settle(sure=True)
@@ -435,9 +485,21 @@ class Query:
         except BaseException as error:
             self._error = self._error or error
         finally:
+            self._mark_end()
             self._driver.close()
             self._history.end(self._error)
             self._ended.set()
+
+    def _mark_end(self) -> None:
+        """Wait for the sink, and mark that it has all versions unless something failed."""
+        if self._courier is None or self._end_mark is None:
+            return
+        self._courier.shutdown()
+        if self._error is None and self._driver.last is not None:
+            try:
+                self._end_mark.put(self._driver.last.version)
+            except BaseException as error:
+                self._error = error
 
 
 def _translated(failure: StreamingQueryException) -> Exception:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
+from functools import partial
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from icestream.core.errors import IcestreamError
+from icestream.runtime.spark.machine_code import compile_beside, start_workers
 
 #: PySpark's error class if Java does not start
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
@@ -31,6 +35,12 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.shuffle.compress": "false",
 }
+#: Java schedules and passes bytes on: only what runs very often is worth the optimising compiler,
+#: which takes more processor time than the rest of Java in the first minutes of a query
+_COMPILES_LATE = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
 
 
 def settings() -> dict[str, str]:
@@ -64,6 +74,7 @@ def local_session(
     chosen = {
         **_DEFAULTS,
         "spark.driver.memory": memory,
+        "spark.driver.defaultJavaOptions": _COMPILES_LATE,
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": str(cores or os.cpu_count() or 2),
         **(conf or {}),
@@ -71,6 +82,9 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(f"local[{cores or '*'}]")
     for name, value in chosen.items():
         builder = builder.config(name, value)
+    starts = SparkContext._active_spark_context is None
+    if starts:
+        threading.Thread(target=compile_beside, name="icestream-machine-code", daemon=True).start()
     try:
         session = builder.getOrCreate()
     except PySparkRuntimeError as error:
@@ -82,4 +96,7 @@ def local_session(
         )
         raise IcestreamError(msg) from error
     session.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))
+    if starts:
+        start = partial(start_workers, session.sparkContext)
+        threading.Thread(target=start, name="icestream-workers", daemon=True).start()
     return session

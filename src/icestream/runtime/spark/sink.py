@@ -45,11 +45,13 @@ from icestream.runtime.local import read_rows
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import CurrentTable, Manifest
-from icestream.runtime.tables.delta import DeltaAppendTable, DeltaUpsertTable
+from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
 from icestream.runtime.tables.layout import TableLayout, TableStorage, TableTarget, table_storage
 from icestream.runtime.tables.sink_log import LOG
+from icestream.runtime.tables.upsert_table import UpsertTable
 from icestream.runtime.tables.writer import TableWriter, read_back
+from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import Files
 from icestream.state.stores.files import store_scheme
 from icestream.state.versions.table_files import TableFile
@@ -109,12 +111,12 @@ class ResultRows:
         columns = to_arrow_schema(self.schema, timezone="UTC")
         others = [each for each in self.tables if each.table != but]
         return [
-            *(partial(read_rows, self.files, path, self.view) for path in self.paths),
+            *(partial(_rows_in_file, self.files, path, self.view, columns) for path in self.paths),
             *(partial(_rows_of, file, columns, self.storage(file.table)) for file in others),
         ]
 
     def frame(self) -> DataFrame:
-        """Return the rows as a DataFrame, one task per file."""
+        """Return the rows as a DataFrame."""
         return self.shape(_frame(self.spark, self.readers(), self.schema))
 
     def files_for(self, layout: TableLayout) -> list[TableFile]:
@@ -126,10 +128,25 @@ class ResultRows:
         return own
 
 
+def _rows_in_file(files: Files, path: str, view: int, columns: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of a result file; a query that has changed since may have other columns."""
+    for table in read_rows(files, path, view):
+        if table.column_names == columns.names:
+            yield table
+            continue
+        there = [
+            table.column(each.name).cast(each.type)
+            if each.name in table.column_names
+            else pa.nulls(table.num_rows, each.type)
+            for each in columns
+        ]
+        yield pa.Table.from_arrays(there, names=columns.names)
+
+
 def _frame(
     spark: SparkSession, readers: Sequence[Callable[[], Iterator[pa.Table]]], schema: StructType
 ) -> DataFrame:
-    """Return what functions read as a DataFrame, one task for each."""
+    """Return what functions read as a DataFrame, in order, in as many tasks as there are cores."""
     if not readers:
         return no_rows(spark, schema)
 
@@ -139,7 +156,8 @@ def _frame(
                 for table in readers[number]():
                     yield from table.to_batches()
 
-    return spark.range(0, len(readers), 1, len(readers)).mapInArrow(read, schema)
+    tasks = min(len(readers), spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(readers), 1, tasks).mapInArrow(read, schema)
 
 
 def current_frame(
@@ -221,7 +239,7 @@ class DeliveryMarks(Sink):
         if mark in marks:
             return
         self.sink.deliver(rows, version)
-        self.files.put(f"{self.folder}/{mark}", b"delivered\n")
+        self.files.put(f"{self.folder}/{mark}", MARK)
         for older in marks:
             self.files.unlink(f"{self.folder}/{older}")
 
@@ -334,9 +352,9 @@ def deliver_by_tasks(table: AppendTable, rows: DataFrame, version: int) -> None:
 
 @dataclass(frozen=True)
 class UpsertSink(Sink):
-    """A Delta table that holds the newest row of each key: exactly once, by the version."""
+    """A table that holds the newest row of each key: exactly once, by the version."""
 
-    table: DeltaUpsertTable
+    table: UpsertTable
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Merge the rows of keys that changed."""
@@ -481,9 +499,9 @@ def _lake_table(
         return None
     place, columns = options["path"], to_arrow_schema(schema, timezone="UTC")
     if kind == "iceberg":
-        _needed("pyiceberg", "iceberg")
+        needed("pyiceberg", "iceberg")
         return IcebergAppendTable(place, columns, target, storage)
-    known = {*options} <= {"path", "targetFileSize"}
+    known = {*options} <= {"path", "targetFileSize", "mergeSchema"}
     folder = place.removeprefix("file://")
     in_store = store_scheme(folder) is not None
     if not known or ("://" in folder and not in_store) or find_spec("deltalake") is None:
@@ -496,7 +514,8 @@ def uses_catalog(options: Mapping[str, str]) -> bool:
     return any(key == CATALOG or key.startswith(f"{CATALOG}.") for key in options)
 
 
-def _needed(module: str, extra: str) -> None:
+def needed(module: str, extra: str) -> None:
+    """Refuse a sink whose library is not installed."""
     if find_spec(module) is None:
         msg = f"this sink needs {module}: pip install 'icestream[{extra}]'"
         raise DefinitionError(msg)

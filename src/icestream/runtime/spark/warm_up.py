@@ -53,3 +53,7 @@ def kernels() -> None:
         query.feed([[batch.slice(count // 2)]])
         query.flush()
         query.close()
+
+
+if __name__ == "__main__":
+    kernels()

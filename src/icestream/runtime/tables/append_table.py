@@ -25,7 +25,7 @@ from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
 
 #: times that a transaction is tried, each time after another writer's
-_TRIES = 1000
+TRIES = 1000
 
 Result = TypeVar("Result")
 
@@ -69,7 +69,7 @@ class TransactionTable(ABC):
             self._persistently(lambda: self._add(version, files))
 
     def _add(self, version: int, files: Sequence[TableFile]) -> None:
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             try:
                 if version > self.latest():
                     self._commit(version, files)
@@ -96,13 +96,21 @@ class TransactionTable(ABC):
 
 
 def check_columns(
-    table: str, found: Iterable[tuple[str, Any]], rows: Iterable[tuple[str, Any]]
-) -> None:
-    """Refuse to write rows to a table with other columns, naming every difference."""
+    table: str,
+    found: Iterable[tuple[str, Any]],
+    rows: Iterable[tuple[str, Any]],
+    *,
+    merges: bool = False,
+) -> list[str]:
+    """Refuse to write rows to a table with other columns, naming every difference.
+
+    With `merges`, columns may be missing in the table; they are returned.
+    """
     there: Mapping[str, Any] = dict(found)
     here: Mapping[str, Any] = dict(rows)
+    missing = [name for name in here if name not in there]
     differ = [
-        *(f"{name} ({kind}) is missing in it" for name, kind in here.items() if name not in there),
+        *(f"{name} ({here[name]}) is missing in it" for name in missing if not merges),
         *(f"the query has no {name} ({kind})" for name, kind in there.items() if name not in here),
         *(
             f"{name} is {there[name]} in it, {kind} in the query"
@@ -111,11 +119,13 @@ def check_columns(
         ),
     ]
     if differ:
+        add = ", add missing columns with option('mergeSchema', True)" if missing else ""
         msg = (
             f"the table {table} has other columns than the query writes: {'; '.join(differ)}. "
-            "Choose another table, or change the query"
+            f"Choose another table{add}, or change the query"
         )
         raise DefinitionError(msg)
+    return missing
 
 
 def check_partitions(table: str, found: Sequence[str], wanted: Sequence[str]) -> None:

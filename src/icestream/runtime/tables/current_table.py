@@ -34,7 +34,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -185,6 +185,8 @@ class CurrentTable:
             return
         payload = pa.schema([each for each in schema if each.name != CHANGE])
         before = last or Manifest(-1, payload, tuple(key), updated=updated)
+        # a query that has changed brings rows with other columns
+        before = replace(before, schema=payload)
         written = [self._write(run) for run in self._sorted_runs(version, rows, before)]
         if not written and last is not None:
             return
@@ -195,6 +197,28 @@ class CurrentTable:
             return
         if last is not None and not after.runs:
             self._sweep(last, after)
+
+    def keep(self, version: int, chosen: Callable[[pa.Table], pa.Array]) -> int:
+        """Keep only rows that are chosen, and no files of earlier versions; return how many left.
+
+        `version` is one that changed nothing.
+        """
+        last = self.manifest()
+        if last is None:
+            return 0
+        parts: list[tuple[int, str]] = []
+        gone = 0
+        for first, end in self.ranges(last):
+            rows = self._live(last, first, end)
+            left = rows.filter(chosen(rows))
+            gone += rows.num_rows - left.num_rows
+            if left.num_rows or not parts:
+                parts.append((first if parts else 0, self._write(left)))
+        after = replace(last, version=version, runs=(), parts=tuple(parts))
+        self.files.put(f"{self.folder}/{after.name}", after.to_bytes())
+        self._sweep(after, after)
+        self.files.sync_folder(self.folder)
+        return gone
 
     def ranges(self, manifest: Manifest) -> list[tuple[int, int]]:
         """Return ranges of keys whose rows fit into memory."""
@@ -301,7 +325,8 @@ class CurrentTable:
         ]
         found = [self._scan(name, first, end) for name in (*inside, *manifest.runs)]
         schema = pa.schema([*_HEAD, *manifest.schema])
-        rows = pa.concat_tables([schema.empty_table(), *found])
+        known = [each.select([n for n in schema.names if n in each.column_names]) for each in found]
+        rows = pa.concat_tables([schema.empty_table(), *known], promote_options="default")
         high, low, version = (rows.column(at).to_numpy() for at in range(3))
         order = np.lexsort((version, low, high))
         high, low, version = high[order], low[order], version[order]

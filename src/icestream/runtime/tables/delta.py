@@ -37,6 +37,7 @@ from icestream.runtime.tables.append_table import (
     persistently,
 )
 from icestream.runtime.tables.layout import TableLayout, TableTarget, can_partition
+from icestream.runtime.tables.upsert_table import UpsertTable
 from icestream.state.stores.bucket import plain_endpoint
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
@@ -53,7 +54,7 @@ class DeltaAppendTable(TransactionTable):
 
         `folder` is local, or a URI in a store.
         """
-        from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
+        from deltalake import DeltaTable  # noqa: PLC0415 - an extra
 
         files = target.files(folder)
         stored: dict[str, str] | None = None
@@ -74,9 +75,7 @@ class DeltaAppendTable(TransactionTable):
             ),
             _failures(),
         )
-        found = [(each.name, each.type) for each in table.schema().fields]
-        given = [Field.from_arrow(each) for each in schema]
-        check_columns(folder, found, [(each.name, each.type) for each in given])
+        _add_columns(folder, table, schema, merges=target.merges)
         partitions = tuple(table.metadata().partition_columns)
         check_partitions(folder, partitions, target.partition_by)
         kinds = dict(columns_of(schema))
@@ -164,44 +163,43 @@ class DeltaAppendTable(TransactionTable):
         )
 
 
-class DeltaUpsertTable:
+class DeltaUpsertTable(UpsertTable):
     """A Delta table in a folder, with at most one row for each key."""
 
-    def __init__(self, folder: str, schema: pa.Schema, writer: str, key: Sequence[str]) -> None:
-        """Open the table, or create it; refuse one with other columns."""
-        from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
+    def __init__(
+        self,
+        folder: str,
+        schema: pa.Schema,
+        writer: str,
+        key: Sequence[str],
+        *,
+        merges: bool = False,
+    ) -> None:
+        """Open the table, or create it; refuse one with other columns, or add those it lacks."""
+        from deltalake import DeltaTable  # noqa: PLC0415 - an extra
 
+        super().__init__(key, schema)
         folder = folder.removeprefix("file://")
         if not folder or "://" in folder:
             msg = (
                 "output mode 'now' writes a Delta table in a local folder: set option('path', ...)"
             )
             raise DefinitionError(msg)
-        self._folder, self._writer, self._key = os.path.abspath(folder), writer, tuple(key)
+        self._folder, self._writer = os.path.abspath(folder), writer
         os.makedirs(self._folder, exist_ok=True)
         table = DeltaTable.create(self._folder, schema=schema, mode="ignore")
-        found = [(each.name, each.type) for each in table.schema().fields]
-        given = [Field.from_arrow(each) for each in schema]
-        check_columns(self._folder, found, [(each.name, each.type) for each in given])
+        _add_columns(self._folder, table, schema, merges=merges)
         self._table: Any = table
 
-    def merge(self, version: int, rows: pa.Table) -> None:
-        """Replace or delete the rows of keys, unless this version was merged before."""
-        from deltalake import CommitProperties, Transaction  # noqa: PLC0415
-
+    def _latest(self) -> int:
         self._table.update_incremental()
         last = self._table.transaction_version(self._writer)
-        if rows.num_rows == 0 or (last is not None and version <= int(last)):
-            return
-        if "change" not in rows.column_names:
-            rows = rows.append_column("change", pa.array([1] * rows.num_rows, pa.int32()))
-        if rows.group_by([*self._key]).aggregate([]).num_rows < rows.num_rows:
-            msg = (
-                f"rows of this result are not unique by {', '.join(self._key)}, as a Delta table "
-                "that follows them needs: aggregate them, or use foreachBatch(...)"
-            )
-            raise DefinitionError(msg)
-        same = " AND ".join(f"t.`{name}` IS NOT DISTINCT FROM s.`{name}`" for name in self._key)
+        return -1 if last is None else int(last)
+
+    def _merge(self, version: int, rows: pa.Table) -> None:
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415
+
+        same = " AND ".join(f"(t.`{name}` IS NOT DISTINCT FROM s.`{name}`)" for name in self._key)
         (
             self._table.merge(
                 rows,
@@ -218,6 +216,18 @@ class DeltaUpsertTable:
             .when_not_matched_insert_all("s.change > 0", except_cols=["change"])
             .execute()
         )
+
+
+def _add_columns(folder: str, table: Any, schema: pa.Schema, *, merges: bool) -> None:
+    """Refuse a table with other columns than some; with `merges`, add those that it lacks."""
+    from deltalake import Field  # noqa: PLC0415
+
+    found = [(each.name, each.type) for each in table.schema().fields]
+    given = [Field.from_arrow(each) for each in schema]
+    types = [(each.name, each.type) for each in given]
+    missing = check_columns(folder, found, types, merges=merges)
+    if missing:
+        table.alter.add_columns([each for each in given if each.name in missing])
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -73,8 +73,16 @@ class TableTarget:
     @property
     def file_bytes(self) -> int:
         """Return the bytes after which a task starts another file."""
-        given = {key.lower(): value for key, value in self.options.items()}
-        return parse_bytes(given.get("targetfilesize", TARGET_FILE_SIZE))
+        return parse_bytes(self._given.get("targetfilesize", TARGET_FILE_SIZE))
+
+    @property
+    def merges(self) -> bool:
+        """Return whether columns that the table does not have are added to it."""
+        return str(self._given.get("mergeschema", "")).lower() == "true"
+
+    @property
+    def _given(self) -> dict[str, str]:
+        return {key.lower(): value for key, value in self.options.items()}
 
 
 class OpenTableFile(io.RawIOBase):

@@ -188,13 +188,15 @@ class TableWriter:
 
 
 def read_back(file: TableFile, schema: pa.Schema, files: Files | None = None) -> pa.Table:
-    """Return the rows of a file with all columns of its table."""
+    """Return the rows of a file with all columns of its table, also with those added later."""
     with OpenTableFile(files or table_storage(file.table), file.location) as opened:
         found = pq.ParquetFile(opened).read()
     columns = [
         pa.array([file.values[each.name]] * found.num_rows, pa.string()).cast(each.type)
         if each.name in file.values
         else found.column(each.name)
+        if each.name in found.column_names
+        else pa.nulls(found.num_rows, each.type)
         for each in schema
     ]
     return pa.table(columns, names=schema.names).cast(schema)

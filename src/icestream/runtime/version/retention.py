@@ -54,6 +54,8 @@ class VersionRetention:
         self.last: Commit | None = None
         #: segments with state of the last version
         self.live: tuple[LiveSegment, ...] = ()
+        #: the oldest version that there is: those before it may have been erased
+        self._first = 1
         #: versions that can be restored, with their live segments, if they have been read
         self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
         #: objects and files that retained versions need
@@ -81,6 +83,7 @@ class VersionRetention:
         self._store.check_owner()
         self._kept.clear()
         self.last = last = self._store.latest()
+        self._first = min(self._store.versions(), default=1)
         self.live = self._restorable(last.version)[1] if last is not None else ()
         self._sweep(left)
 
@@ -112,7 +115,7 @@ class VersionRetention:
         The rows of that one may not have reached the sink when its state was rewritten.
         """
         computed = self._store.before_rewrites(last)[-1].version
-        return max(1, min(computed, last.version - self._keep + 1))
+        return max(self._first, min(computed, last.version - self._keep + 1))
 
     def _restorable(self, version: int) -> tuple[Commit, tuple[LiveSegment, ...]]:
         """Return a version and its live segments, read once."""

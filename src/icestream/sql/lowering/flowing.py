@@ -3,7 +3,8 @@
 Idea: rows are either *points*, at their instant, or they stay forever, as in a table. Joins whose
 conditions bound the distance of instants work on points; all others, and all aggregates that do not
 group by the instant, work on rows that stay. COUNT(DISTINCT x) groups by x inside each group and
-counts the groups; MIN and MAX of text are a top of one row.
+counts the groups, in one aggregate with the counts and sums beside it; MIN and MAX of text are a
+top of one row.
 
 Invariants:
 1. Answers are those of DuckDB over the same rows (`tests/sql/lowering`).
@@ -11,28 +12,36 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
 
+import pyarrow as pa
 import pyarrow.types as pt
 from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
+from icestream.api.words import quoted
 from icestream.core.times import Micros
+from icestream.operators.dataflow.steps import Padding
 from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
+from icestream.operators.lifetimes.window_copies import WindowEnds
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import ORDER_FUNCTIONS, UP_TO_ROW, UP_TO_TIME, FeatureCall
 from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.sql.lowering.grid import aggregate_of
 from icestream.sql.lowering.staged import INSTANT, Staged
-from icestream.sql.relations.tree import OverCall, SortKey
+from icestream.sql.relations.tree import OverCall, SortKey, TimeWindow
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import written
 
 _TEMPORARY = count(1)
+_NO_COLUMNS = ("1 AS one",)
+#: aggregates that skip nulls and have an inverse
+_COUNTED = ("count", "count_if", "sum", "avg")
 
 
 def temporary(name: str) -> str:
@@ -53,13 +62,31 @@ class Flowing:
         return Flowing(self.events.forever(), points=False) if self.points else self
 
 
-def flowing(rows: Staged) -> Flowing:
-    """Return staged rows as events."""
-    events = rows.stream.events()
+def flowing(rows: Staged, whole: Callable[[str], Events]) -> Flowing:
+    """Return staged rows as events, made of those of the `whole` source where that is possible."""
+    if rows.source is None:
+        events = rows.stream.events().select(*(rows.sent or _NO_COLUMNS), *rows.hidden[1:])
+    else:
+        texts = [f"{quoted(rows.picked[name])} AS {name}" for name in rows.sent]
+        events = whole(rows.source).select(*(texts or _NO_COLUMNS))
     if not rows.has_instant:
-        return Flowing(events.select(*rows.columns), points=True)
-    moved = at_columns(events.select(*rows.columns, INSTANT), INSTANT, INSTANT, rows.ahead)
+        return Flowing(events, points=True)
+    if rows.window is not None:
+        window, edges = windows_of(rows.window), tuple(rows.edges.items())
+        copies = WindowEnds(window, rows.stream._parts[0].time_type, edges)
+        shown = ", ".join(f"{edge} AS {name}" for name, edge in edges)
+        text = f"copies in windows {window.describe()}: {shown}"
+        moved = events._mapped(copies, copies.columns(events._node.payload), text, rows.ahead)
+        return Flowing(moved.select(*rows.columns), points=True)
+    moved = at_columns(events, INSTANT, INSTANT, rows.ahead)
     return Flowing(moved.select(*rows.columns), points=True)
+
+
+def windows_of(window: TimeWindow) -> Windows | Cumulative:
+    """Return the windows of a statement as those of a plan."""
+    if window.kind == "cumulate":
+        return Cumulative(window.size, window.step)
+    return Windows(window.size, window.step)
 
 
 def at_columns(events: Events, start: str | None, end: str | None, longer: Micros = 0) -> Events:
@@ -109,10 +136,11 @@ def aggregated(
     for name, call in calls.items():
         if call.function == "count_distinct":
             distinct.setdefault(call.arguments[-1], {})[name] = call
+    counted = [name for name, call in calls.items() if distinct and call.function in _COUNTED]
     plain = [
         aggregate_of(call, own, call.arguments).alias(name)
         for name, call in calls.items()
-        if name not in texts and call.function != "count_distinct"
+        if name not in (*texts, *counted) and call.function != "count_distinct"
     ]
     if not plain and not texts and not distinct:
         plain = [aggregate_functions.count().alias(temporary("count"))]
@@ -120,7 +148,8 @@ def aggregated(
     def apply(group: Events) -> Events:
         parts = [group.agg(*plain)] if plain else []
         parts += [_extreme(group, name, call) for name, call in texts.items()]
-        parts += [_distinct(group, distinct)] if distinct else []
+        beside = {name: calls[name] for name in counted}
+        parts += [_distinct(group, distinct, beside)] if distinct else []
         return reduce(Events.join, parts)
 
     made = rows.events.groupApply(list(keys), apply)
@@ -136,30 +165,42 @@ def _extreme(group: Events, name: str, call: AggregateCall) -> Events:
     return best.select(name)
 
 
-def _distinct(group: Events, values: Mapping[str, Mapping[str, AggregateCall]]) -> Events:
+def _distinct(
+    group: Events,
+    values: Mapping[str, Mapping[str, AggregateCall]],
+    beside: Mapping[str, AggregateCall],
+) -> Events:
     """Count the different values in each group, of all rows or of those that satisfy a condition.
 
-    A call has the condition before the value, if it has one.
+    A call has the condition before the value, if it has one. If no row ever leaves, the greatest
+    condition of a value tells whether one of its rows satisfies it. The rows themselves, with nulls
+    for what is known of values, are beside these rows for calls that skip nulls.
     """
+    grows = group._node.grows
     is_there = {name: temporary("there") for calls in values.values() for name in calls}
     parts = []
     for value, calls in values.items():
-        inner, flags = [], dict.fromkeys(is_there.values(), "false")
+        inner, flags = [], []
         for name, call in calls.items():
-            rows = temporary("rows")
-            some = aggregate_functions.count_if(call.arguments[0])
-            made = some if call.arguments[1:] else aggregate_functions.count()
-            inner.append(made.alias(rows))
-            flags[is_there[name]] = f"{rows} > 0 AND {value} IS NOT NULL"
+            rows, held = temporary("rows"), call.arguments[0] if call.arguments[1:] else "true"
+            some = aggregate_functions.max(f"int({held})") if grows else None
+            inner.append((some or aggregate_functions.count_if(held)).alias(rows))
+            flags.append(f"{rows} > 0 AND {value} IS NOT NULL AS {is_there[name]}")
         read = list(dict.fromkeys(text for call in calls.values() for text in call.arguments))
-        seen = group.select(*read)
-        if group._node.grows:
-            # equal rows count once, and no row leaves
-            seen = seen.groupApply(read, lambda same, by=value: same.top(1, by=by))
-        counts = seen.groupApply(value, lambda one, each=inner: one.agg(*each))
-        parts.append(counts.select(*(f"{text} AS {name}" for name, text in flags.items())))
-    counted = [aggregate_functions.count_if(flag).alias(name) for name, flag in is_there.items()]
-    return reduce(Events.union, parts).agg(*counted)
+        counts = group.select(*read).groupApply(value, lambda one, each=inner: one.agg(*each))
+        parts.append(counts.select(*flags))
+    chosen = [aggregate_functions.count_if(flag).alias(name) for name, flag in is_there.items()]
+    row = temporary("row")
+    for name, call in beside.items():
+        arguments = call.arguments or (row,)
+        chosen.append(getattr(aggregate_functions, call.function)(*arguments).alias(name))
+    if beside:
+        read = list(dict.fromkeys(text for call in beside.values() for text in call.arguments))
+        parts.append(group.select(*read, f"1 AS {row}"))
+    fields = {each.name: each.with_nullable(True) for part in parts for each in part._node.payload}
+    columns = pa.schema(list(fields.values()))
+    padded = [each._mapped(Padding(columns), columns, "with nulls") for each in parts]
+    return reduce(Events.union, padded).agg(*chosen)
 
 
 # -- frames --------------------------------------------------------------------------------

@@ -64,7 +64,8 @@ def windowed_stream(
             case "cumulate":
                 return stream.cumulative(window.size, window.step)
             case "session":
-                return stream.session(window.size)
+                gap = window.gap
+                return stream.session(window.size if gap is None else sf.expr(written(gap)))
         return stream.window(window.size, window.step)
     if window.range is not None:
         event = window.slide if isinstance(window.slide, RowsSlide) else "event"

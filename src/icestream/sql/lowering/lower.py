@@ -14,12 +14,12 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sqlglot import exp
 
@@ -84,7 +84,7 @@ def lowered(
 ) -> Result | Events | DataFrame:
     """Return the query that computes a statement: windows, events, or a frame of Spark."""
     relation = simplified(query.relation)
-    lowering = Lowering(text, sources, own)
+    lowering = Lowering(relation, text, sources, own)
     windows = window_query(relation, query)
     if windows is not None:
         stream = lowering.stream_of(windows)
@@ -124,14 +124,16 @@ class Lowering:
 
     def __init__(
         self,
+        relation: Relation,
         text: Text,
         sources: Mapping[str, Stream | DataFrame],
         own: Mapping[str, UserAggregate],
     ) -> None:
-        """Take what the statement reads, and the user's aggregates."""
+        """Take a statement, what it reads, and the user's aggregates."""
         self._text = text
         self._sources = sources
         self._own = own
+        self._scans = [each for each in _all_of(relation) if isinstance(each, Scan)]
         #: lowered relations by their text without numbers, with the columns in the order of it
         self._made: dict[str, tuple[Rows, list[str]]] = {}
 
@@ -410,7 +412,8 @@ class Lowering:
 
     def _over(self, over: Over) -> Rows:
         rows, time = self._streaming(self.rows(over.input)), time_of(over.input)
-        flow = self._flowing(rows)
+        # frames tell copies of an event apart by their arrival
+        flow = self._flowing(staged.copied(rows) if isinstance(rows, Staged) else rows)
         if not flow.points or needs_later_rows(over):
             # the rule for such frames could not be applied
             with located(self._text, next(iter(over.calls.values())).call.place):
@@ -459,13 +462,19 @@ class Lowering:
         return Flowing(changed.select(*streamed.columns), points=True)
 
     def _union(self, union: UnionAll) -> Rows:
+        inputs = [self._streaming(self.rows(part)) for part in union.parts]
+        with located(self._text, self._text.keyword("UNION") or self._text.place):
+            kinds = [_types(each, p.columns) for each, p in zip(inputs, union.parts, strict=True)]
+            common = _common_types(kinds)
         parts = []
-        for part in union.parts:
+        for rows, part, own in zip(inputs, union.parts, kinds, strict=True):
             items = {
-                name: reference(column)
-                for name, column in zip(union.names, part.columns, strict=True)
+                name: reference(column) if mine == wanted else exp.cast(reference(column), wanted)
+                for name, column, mine, wanted in zip(
+                    union.names, part.columns, own, common, strict=True
+                )
             }
-            parts.append(self._streaming(self._projected(self.rows(part), items)))
+            parts.append(self._streaming(self._projected(rows, items)))
         if all(isinstance(each, Staged) and not each.has_instant for each in parts):
             streams = [each.stream for each in parts if isinstance(each, Staged)]
             return Staged(reduce(Stream.union, streams), union.names)
@@ -486,10 +495,41 @@ class Lowering:
 
     def _flowing(self, rows: Rows) -> Flowing:
         rows = self._streaming(rows)
-        return rows if isinstance(rows, Flowing) else flowing.flowing(rows)
+        return rows if isinstance(rows, Flowing) else flowing.flowing(rows, self._whole)
+
+    @cache  # noqa: B019 - a lowering is short-lived
+    def _whole(self, source: str) -> Events:
+        """Return the events of a source, with all columns that the statement reads."""
+        scans = [each for each in self._scans if each.source == source]
+        named = {name: name for each in scans for name in each.named}
+        rows = staged.scanned(replace(scans[0], named=named), self._sources[source])
+        assert isinstance(rows, Staged)
+        return rows.stream.events()
 
 
 _ONE = exp.Literal.number(1)
+
+
+def _all_of(relation: Relation) -> Iterator[Relation]:
+    yield relation
+    for each in relation.inputs:
+        yield from _all_of(each)
+
+
+def _types(rows: Staged | Flowing, columns: Sequence[str]) -> list[str]:
+    """Return Spark's names of the types of columns."""
+    schema = rows.frame.schema if isinstance(rows, Staged) else rows.events._types
+    return [schema[column].dataType.simpleString() for column in columns]
+
+
+def _common_types(kinds: Sequence[Sequence[str]]) -> list[str]:
+    """Return the types that Spark gives to a union."""
+    spark = SparkSession.active()
+    empty = [
+        spark.createDataFrame([], ", ".join(f"c{place} {kind}" for place, kind in enumerate(each)))
+        for each in kinds
+    ]
+    return [each.dataType.simpleString() for each in reduce(DataFrame.unionAll, empty).schema]
 
 
 def timed(table: WindowTable, rows: Staged, text: Text) -> Staged:

@@ -2,14 +2,18 @@
 
 Idea: a staged relation is a stream whose frames have the columns of the relation, and a hidden
 column for the event time. Filters, projections, windows of rows and joins with static tables change
-the frames, so all of Spark's functions work.
+the frames, so all of Spark's functions work. Copies of rows in windows wait as long as nothing but
+names of the windows' edges is read: then they are made behind Spark, from rows that are sent once.
+
+Invariants:
+1. Where copies are made changes no row (`test_oracle_copies_in_windows_are_the_same_anywhere`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from pyspark.errors import AnalysisException
@@ -60,18 +64,31 @@ class Staged:
     has_instant: bool = False
     #: how much later than the event time it may be
     ahead: Micros = 0
+    #: windows that rows are still to be copied into, at whose ends they are then
+    window: TimeWindow | None = None
+    #: columns with an edge of such a window, `start` or `end`, which the frames do not have yet
+    edges: Mapping[str, str] = field(default_factory=dict)
+    #: the source, if rows have nothing but some of its columns, and their names there
+    source: str | None = None
+    picked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        return (TIME, INSTANT) if self.has_instant else (TIME,)
+        return (TIME, INSTANT) if self.has_instant and self.window is None else (TIME,)
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Return the columns that the frames have."""
+        return tuple(name for name in self.columns if name not in self.edges)
 
     def changed(self, change: Callable[[DataFrame], DataFrame]) -> Staged:
         parts = tuple(replace(part, frame=change(part.frame)) for part in self.stream._parts)
-        return replace(self, stream=Stream(parts))
+        return replace(self, stream=Stream(parts), source=None)
 
     @property
     def frame(self) -> DataFrame:
-        frames = [part.frame.select(*map(sf.col, self.columns)) for part in self.stream._parts]
+        columns = [sf.col(name) for name in self.columns]
+        frames = [part.frame.select(*columns) for part in copied(self).stream._parts]
         return reduce(DataFrame.unionAll, frames)
 
 
@@ -92,7 +109,8 @@ def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
         )
         for part in source._parts
     )
-    return Staged(Stream(parts), scan.columns)
+    picked = {column: name for name, column in scan.named.items()}
+    return Staged(Stream(parts), scan.columns, source=scan.source, picked=picked)
 
 
 def filtered(rows: Staged | Static, condition: exp.Expr) -> Staged | Static:
@@ -100,21 +118,39 @@ def filtered(rows: Staged | Static, condition: exp.Expr) -> Staged | Static:
     text = written(condition)
     if isinstance(rows, Static):
         return Static(rows.frame.where(text))
+    if _reads(condition, rows.edges):
+        rows = copied(rows)
     return rows.changed(lambda frame: frame.where(text))
 
 
 def projected(rows: Staged | Static, items: Mapping[str, exp.Expr]) -> Staged | Static:
     """Compute columns."""
-    columns = [sf.expr(written(each)).alias(name) for name, each in items.items()]
+    edges: dict[str, str] = {}
+    if isinstance(rows, Staged):
+        named = {n: each for n, each in items.items() if isinstance(each, exp.Column)}
+        edges = {n: rows.edges[each.name] for n, each in named.items() if each.name in rows.edges}
+        if any(_reads(each, rows.edges) for n, each in items.items() if n not in edges):
+            rows, edges = copied(rows), {}
+    texts = {name: written(each) for name, each in items.items() if name not in edges}
+    columns = [sf.expr(text).alias(name) for name, text in texts.items()]
     if isinstance(rows, Static):
         return Static(rows.frame.select(*columns))
     hidden = [sf.col(quoted(name)) for name in rows.hidden]
     made = rows.changed(lambda frame: frame.select(*columns, *hidden))
-    return replace(made, columns=tuple(items))
+    made = replace(made, columns=tuple(items), edges=edges)
+    if rows.source is None or any(not isinstance(items[name], exp.Column) for name in texts):
+        return made
+    picked = {name: rows.picked[items[name].name] for name in texts}
+    return replace(made, source=rows.source, picked=picked)
+
+
+def _reads(node: exp.Expr, names: Collection[str]) -> bool:
+    return bool(names) and any(each.name in names for each in node.find_all(exp.Column))
 
 
 def joined(join: Join, rows: Staged, table: Static) -> Staged:
     """Join a stream with a static table."""
+    rows = copied(rows)
     condition = sf.expr(written(all_of(join.on))) if join.on else sf.lit(True)
     kind = _KINDS[join.kind]
     made = rows.changed(lambda frame: frame.join(table.frame, condition, kind))
@@ -123,30 +159,37 @@ def joined(join: Join, rows: Staged, table: Static) -> Staged:
 
 def with_copies(table: WindowTable, rows: Staged) -> Staged:
     """Return each row once for each of its windows; its instant is the window's end."""
-    window = table.window
-    assert isinstance(window, TimeWindow)
-    time = quoted(table.time)
+    assert isinstance(table.window, TimeWindow)
+    edges = {table.start: "start", table.end: "end"}
+    ahead = rows.ahead + table.window.size
+    made = replace(copied(rows), columns=table.columns, window=table.window, edges=edges)
+    made = replace(made, has_instant=True, ahead=ahead)
+    # windows of windows go by another time than the stream's
+    return copied(made, table.time) if rows.has_instant else made
+
+
+def copied(rows: Staged, by: str = TIME) -> Staged:
+    """Return rows whose copies in windows Spark makes."""
+    window, time = rows.window, quoted(by)
+    if window is None:
+        return rows
     if window.kind == "cumulate":
         start = f"unix_micros({time}) - pmod(unix_micros({time}), {window.size})"
         first = f"unix_micros({time}) - pmod(unix_micros({time}), {window.step}) + {window.step}"
         ends = sf.expr(f"explode(sequence({first}, {start} + {window.size}, {window.step}))")
-        edges = {
-            table.start: f"timestamp_micros({start})",
-            table.end: f"timestamp_micros({_EDGES})",
-        }
+        texts = {"start": f"timestamp_micros({start})", "end": f"timestamp_micros({_EDGES})"}
     else:
         lengths = f"{window.size} microseconds", f"{window.step} microseconds"
         ends = sf.window(sf.col(time), *lengths)
-        edges = {table.start: f"{_EDGES}.start", table.end: f"{_EDGES}.end"}
-    edges[INSTANT] = edges[table.end]
+        texts = {"start": f"{_EDGES}.start", "end": f"{_EDGES}.end"}
+    edges = {name: texts[edge] for name, edge in rows.edges.items()} | {INSTANT: texts["end"]}
 
-    def copied(frame: DataFrame) -> DataFrame:
+    def with_edges(frame: DataFrame) -> DataFrame:
         others = [sf.col(quoted(name)) for name in frame.columns if name != INSTANT]
         columns = [sf.expr(text).alias(name) for name, text in edges.items()]
         return frame.select(*others, ends.alias(_EDGES)).select(*others, *columns)
 
-    made = rows.changed(copied)
-    return replace(made, columns=table.columns, has_instant=True, ahead=window.size)
+    return replace(rows.changed(with_edges), window=None, edges={})
 
 
 def by_processing_time(rows: Staged, time: str) -> Staged:

@@ -13,7 +13,7 @@ Limits: an aggregate without GROUP BY has no row before the first row of its inp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -109,6 +109,8 @@ class GroupReader(NestedReader):
     ) -> NamedRelation:
         if not isinstance(time, exp.Column):
             raise self._text.error(node, "a window needs the column of the event time")
+        if window.gap is not None:
+            window = replace(window, gap=self.row_expression(window.gap, query.scope))
         start, end = self._numbers.new("window_start"), self._numbers.new("window_end")
         place = self._text.place_of(node)
         relation = WindowTable(query.relation, window, time.name, start, end, place)

@@ -36,6 +36,7 @@ from icestream.sql.relations.tree import (
     Relation,
     Scan,
     Streamed,
+    TimeWindow,
     Top,
     UnionAll,
     WindowTable,
@@ -273,6 +274,8 @@ def columns_pruned(  # noqa: PLR0911 - one for each kind of relation
             return replace(relation, input=inner, calls=calls, grouping=grouping)
         case WindowTable():
             below = needed | {relation.time, *relation.partition}
+            if isinstance(relation.window, TimeWindow) and relation.window.gap is not None:
+                below |= columns_in(relation.window.gap)
             below &= set(relation.input.columns)
             return replace(relation, input=columns_pruned(relation.input, below))
         case Lasting():

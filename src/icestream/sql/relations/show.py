@@ -114,6 +114,8 @@ def _title(relation: Relation) -> str:
 
 def _window(window: TimeWindow | Frame) -> str:
     if isinstance(window, TimeWindow):
+        if window.gap is not None:
+            return f"session {bare(written(window.gap))}"
         words = f"{window.kind} {format_interval(window.size)}"
         step: Micros | RowsSlide | None = window.step if window.step != window.size else None
     else:
@@ -135,7 +137,7 @@ def state_of(relation: Relation) -> str:  # noqa: PLR0911 - one for each kind of
         case Scan() | UnionAll() | Filter() | Project():
             return ""
         case WindowTable():
-            return "in Spark" if relation.on_a_grid else ""
+            return "no state" if relation.on_a_grid else ""
         case Lasting():
             return ""
         case Streamed():

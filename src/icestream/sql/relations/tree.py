@@ -109,6 +109,8 @@ class TimeWindow:
     size: Micros
     #: distance of windows, or the step of cumulating ones
     step: Micros
+    #: the gap of a session in which each row has its own; then there is no size
+    gap: exp.Expr | None = None
 
 
 #: the window of the rows of an instant

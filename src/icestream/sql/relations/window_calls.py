@@ -1,7 +1,8 @@
 """Windows as functions: TUMBLE, HOP, CUMULATE and SESSION, and Spark's window and session_window.
 
 Idea: all of them name a kind of windows and one or two intervals. HOP and CUMULATE give the step
-first and the size second; Spark's window gives the size first.
+first and the size second; Spark's window gives the size first. The gap of a session may be an
+expression over the columns of a row.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def read_window(node: exp.Expr, lengths: Sequence[exp.Expr], text: Text) -> Time
         raise text.error(
             node, f"{name} takes {wanted} intervals after the time; got {len(lengths)}"
         )
+    if name.startswith("session") and _depends_on_rows(lengths[0]):
+        return TimeWindow("session", 0, 0, lengths[0])
     first, *rest = [_length(each, text) for each in lengths]
     match name:
         case "session" | "session_window":
@@ -59,6 +62,10 @@ def _checked(node: exp.Expr, kind: str, size: Micros, step: Micros, text: Text) 
         rule = "divide the size evenly" if kind == "cumulate" else "not exceed the size"
         raise text.error(node, f"the step of {kind} must {rule}")
     return TimeWindow(kind, size, step)
+
+
+def _depends_on_rows(node: exp.Expr) -> bool:
+    return node.find(exp.Column) is not None
 
 
 def _length(node: exp.Expr, text: Text) -> Micros:

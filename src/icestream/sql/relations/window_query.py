@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -21,6 +21,7 @@ from icestream.sql.relations.tree import (
     Project,
     Relation,
     Scan,
+    TimeWindow,
     WindowTable,
     bare,
     substituted,
@@ -93,6 +94,9 @@ def window_query(relation: Relation, query: NamedRelation) -> WindowQuery | None
         sets = tuple(
             tuple(others.index(name) for name in each if name not in edges) for each in groups.sets
         )
+    if isinstance(table.window, TimeWindow) and table.window.gap is not None:
+        gap = substituted(table.window.gap, spelled)
+        table = replace(table, window=replace(table.window, gap=gap))
     return WindowQuery(
         table,
         source.source if isinstance(source, Scan) else None,

@@ -129,10 +129,10 @@ class Cleaner:
         self._count(store)
         return held > self._allowed
 
-    def clean(self, store: CleanableStore) -> tuple[int, ...]:
+    def clean(self, store: CleanableStore, *, whole: bool = False) -> tuple[int, ...]:
         """Release segments, given that no restore reads what was before; return their ordinals.
 
-        If too many are left, the groups in the oldest ones are moved on.
+        If too many are left, the groups in the oldest ones are moved on; with `whole`, all groups.
         """
         segments = self.segments[np.argsort(self._segments.rows[:, 0])]
         over = segments[:, 2] <= self._facts[Fact.WATERMARK]
@@ -141,11 +141,11 @@ class Cleaner:
         self._segments.replace(segments)
         if not self._counted:
             self._count(store)
-        if self._held(store) > self._allowed:
+        if whole or self._held(store) > self._allowed:
             live, sums = self._facts[Fact.LIVE], np.cumsum(segments[:, 1])
             # what is left then is half as much again as what is live
             count = int(np.searchsorted(sums, int(segments[:, 1].sum()) - live - live // 2)) + 1
-            count = min(count, len(segments))
+            count = len(segments) if whole else min(count, len(segments))
             if count:
                 _move_on(store, int(segments[count - 1, 0]))
                 released += segments[:count, 0].tolist()

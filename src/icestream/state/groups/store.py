@@ -367,10 +367,13 @@ class GroupStore(Groups):
         self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
         return self._cleaner.is_crowded(self)
 
-    def end_version(self, watermark: Micros, *, snapshot: bool = False) -> None:
+    def end_version(
+        self, watermark: Micros, *, snapshot: bool = False, whole: bool = False
+    ) -> None:
         """Write what a restore needs, before the segments of this version are sealed.
 
-        Nothing may be read between this call and sealing.
+        With `whole`, a snapshot refers to no segment of earlier versions. Nothing may be read
+        between this call and sealing.
         """
         self.facts.next(Fact.CHUNK)
         self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
@@ -378,7 +381,7 @@ class GroupStore(Groups):
         self._consolidate_worn()
         self.released = ()
         if snapshot or (self.options.durability == "evict" and self._cleaner.is_crowded(self)):
-            self.released = self._cleaner.clean(self)
+            self.released = self._cleaner.clean(self, whole=whole)
         if self.options.durability == "log":
             self._log_news()
         if 16 * self.directory.bytes > 17 * self.directory.ample:

@@ -328,10 +328,10 @@ class KeyCells:
         update_batches.drop_keys(self.kernel, np.unique(slots[slots >= 0]))
 
     def _make_room(self, keys: int) -> None:
-        """Grow the arrays by key, by an eighth if that fits."""
+        """Grow the arrays by key, by a 32nd if that fits."""
         if self._room >= keys:
             return
-        ahead = self._room + self._room // 8
+        ahead = self._room + self._room // 32
         try:
             self._grow(max(keys, ahead if self.most is None else min(ahead, self.most)))
         except Refused:

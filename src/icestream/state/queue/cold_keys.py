@@ -4,7 +4,8 @@ Idea: an evicted key is a row: the words of its cell and of its row in every rea
 *open* keys (they wait, or a result is being delivered) have a table each, so that the rows read in
 every version are together, and idle ones are short. The updates of a batch change the rows of all
 their keys in one pass through each table, in the order of the files; no key is loaded for them.
-The tables' fences tell where the keys are whose turn is next.
+The tables' fences tell where the keys are whose turn is next; many of them are served where they
+are, in one pass, too.
 
 Invariants:
 1. Rows and values are those put last (`test_oracle_cold_keys_are_a_dictionary`).
@@ -30,14 +31,13 @@ from icestream.core.arrays import Ints, Mask
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue import update_batches
-from icestream.kernels.queue.cold_rows import update_rows
+from icestream.kernels.queue.cold_rows import serve_rows, update_rows
 from icestream.kernels.queue.order import (
     APPLICATION_STALENESS,
     FLYING,
     INPUT,
     LACKS,
-    NEXT,
-    PREVIOUS,
+    LINKS,
     QUEUE_STALENESS,
     READER_WORDS,
     SINCE,
@@ -66,6 +66,8 @@ _IDLE = tuple(
 SPARE = 5 / 4
 #: part of the keys that fit which is looked for, so that few are put back
 _NEARLY = 7 / 8
+#: words of a key that is served where it is
+S_ID_HIGH, S_ID_LOW, S_ARRIVED, S_ADDRESS, S_SIZE, S_SINCE, S_TURN = range(7)
 #: areas are summed in two parts, so that whole numbers are exact
 _HALF = 2.0**40
 
@@ -86,7 +88,7 @@ class ColdKeys:
             blank[[start + word for word in (SINCE, FLYING, LACKS, TURN)]] = NONE
             blank[[start + word + FROM for word, _ in STALENESS_WORDS]] = MINUS_INFINITY
         idle = [*_IDLE_CELL, *(start + word for start in starts for word in (*_IDLE, INPUT))]
-        unused = {start + word for start in starts for word in (NEXT, PREVIOUS)}
+        unused = {start + LINKS for start in starts}
         opened = [word for word in range(self.width) if word not in unused]
         dues = [start + word for word in (TURN, FLYING) for start in starts]
         self._idle = ColdTable(arena, f"{name}.idle", blank, idle, [k.ARRIVED], work)
@@ -188,6 +190,47 @@ class ColdKeys:
         for part in np.split(order, range(most, found, most)):
             rows = first[part]
             yield (rows, *self._values_of(rows, drop=True))
+
+    def next_turns(self, reader: int, count: int) -> Ints:
+        """Return the turns of the next `count` keys or of fewer, not sorted, but without gaps.
+
+        There may be none as long as the next turn is a later one.
+        """
+        before = self._horizon(reader, int(SPARE * count / _NEARLY))
+        turns = self._open.due_words(reader, before)
+        if not len(turns):
+            self.serve(reader, before, 0)
+        return np.partition(turns, count - 1)[:count] if len(turns) > count else turns
+
+    def serve(self, reader: int, before: int, now: Micros) -> tuple[Ints, Ints, Ints]:
+        """Serve the keys that wait for a turn before `before`, where they are.
+
+        Returns: words `S_...` of each key in the order of turns; their values and the bounds of
+        each.
+        """
+        first = k.CELL_WORDS + reader * READER_WORDS
+        words = [k.ID_HIGH, k.ID_LOW, k.ARRIVED, k.ADDRESS, k.SIZE, first + SINCE, first + TURN]
+        found = [np.empty((0, len(words)), dtype=np.int64)]
+        order = self._orders[reader]
+
+        def change(rows: Ints) -> None:
+            found.append(rows[:, words])
+            self._count_open(rows, -1)
+            keys = self.of_reader(rows, reader)
+            keys[:, QUEUE_STALENESS + FROM] = np.maximum(
+                keys[:, QUEUE_STALENESS + FROM], order.began
+            )
+            kernel = order.kernel._replace(keys=keys, reals=keys.view(np.float64))
+            serve_rows(kernel, np.ascontiguousarray(rows[:, k.ARRIVED]), now)
+            rows[:, first : first + READER_WORDS] = keys
+            rows[:, k.WAITED_FOR] &= ~(1 << order.bit)
+            self.values.drop(int(rows[rows[:, k.WAITED_FOR] == 0, k.SIZE].sum()))
+            self._count_open(rows, 1)
+
+        self._open.change_due(reader, before, change)
+        served = np.concatenate(found)
+        served = served[np.argsort(served[:, S_TURN])]
+        return served, *self.values.read(served[:, S_ADDRESS], served[:, S_SIZE])
 
     def _put_back(self, rows: Ints, turn: int, count: int) -> int:
         """Move the rows of the first turns to the front, put the others back; return how many."""

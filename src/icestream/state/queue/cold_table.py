@@ -160,6 +160,28 @@ class ColdTable:
             self._header["rows"] -= len(rows)
             yield rows
 
+    def due_words(self, due: int, before: Micros) -> Ints:
+        """Return the due words of rows before a time or a turn."""
+        wanted = np.flatnonzero(self.fences(due) < before)
+        column = 1 + int(np.flatnonzero(self._words == self._dues[due])[0])
+        found = [np.empty(0, dtype=np.int64)]
+        for _, _, table, _ in self._windows(wanted, self._header["file"]):
+            words = table[:, column]
+            found.append(words[(words < before) & (table[:, 0] != 0)])
+        return np.concatenate(found)
+
+    def change_due(self, due: int, before: Micros, change: Callable[[Ints], None]) -> None:
+        """Let `change` change rows whose due word is before a time or a turn, where they are."""
+        wanted = np.flatnonzero(self.fences(due) < before)
+        for some, first, table, write in self._windows(wanted, self._header["file"]):
+            rows = self._collect(due, before, wanted[some], first, table)
+            change(rows)
+            marks = marks_of(*identities(rows))
+            chosen = np.ones(len(rows), dtype=np.bool_)
+            self._header["rows"] -= len(rows)
+            self._put_here(table, first, self._regions(marks) - first, marks, rows, chosen)
+            write()
+
     # -- internals -------------------------------------------------------------------------
 
     def _visit(self, id_high: Identity, id_low: Identity, *, taking: bool) -> tuple[Mask, Ints]:
@@ -214,16 +236,21 @@ class ColdTable:
     def _collected(self, due: int, before: Micros, file: int, regions: int) -> Iterator[Ints]:
         wanted = np.arange(regions) if due < 0 else np.flatnonzero(self.fences(due) < before)
         for some, first, table, write in self._windows(wanted, file):
-            fences = self._all_fences()[first : int(wanted[some.stop - 1]) + 1]
-            out = np.empty((len(table), len(self._blank)), dtype=np.int64)
-            found = kernels.collect_rows(
-                table, self._places, self._words, self._dues, due, before, fences, out
-            )
+            rows = self._collect(due, before, wanted[some], first, table)
             if due >= 0:
                 write()
-            if found:
-                out[:found, self._others] = self._blank[self._others]
-                yield out[:found]
+            if len(rows):
+                yield rows
+
+    def _collect(self, due: int, before: Micros, regions: Ints, first: int, table: Table) -> Ints:
+        """Take the rows that are due out of some regions of a window, or copy all."""
+        fences = self._all_fences()[first : int(regions[-1]) + 1]
+        out = np.empty((len(table), len(self._blank)), dtype=np.int64)
+        found = kernels.collect_rows(
+            table, self._places, self._words, self._dues, due, before, fences, out
+        )
+        out[:found, self._others] = self._blank[self._others]
+        return out[:found]
 
     def _regions(self, marks: Ints) -> Ints:
         return (marks >> kernels.PLACE_BITS) * int(self._header["regions"]) >> 32

@@ -1,10 +1,11 @@
 """Which keys of an update queue are in memory if not all of them fit.
 
-Idea: updates of keys outside memory change them there, in one pass for a whole batch. A key is
-loaded when its turn is near, or by a small batch while none waits outside; then it is served at
-once. The keys needed last make room: idle keys, those updated longest ago first; then keys whose
-result is being delivered; then waiting keys that are served last. An evicted key goes to `ColdKeys`
-with everything known about it, so the queue behaves as if all keys were in memory.
+Idea: updates of keys outside memory change them there, in one pass for a whole batch. If more keys
+are served than half of those that fit, they are served there, too. Otherwise a key is loaded when
+its turn is near, or by a small batch while none waits outside; then it is served at once. The keys
+needed last make room: idle keys, those updated longest ago first; then keys whose result is being
+delivered; then waiting keys that are served last. An evicted key goes to `ColdKeys` with everything
+known about it, so the queue behaves as if all keys were in memory.
 
 Invariants:
 1. The same keys are served in the same order as without a limit, with the same staleness
@@ -33,8 +34,7 @@ from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import (
     APPLICATION_STALENESS,
     FLYING,
-    NEXT,
-    PREVIOUS,
+    LINKS,
     QUEUE_STALENESS,
     READER_WORDS,
     SINCE,
@@ -48,7 +48,7 @@ from icestream.state.budget import Account, Refused
 from icestream.state.identities import distinct, identities
 from icestream.state.keys import Identity
 from icestream.state.queue.cells import KeyCells, KeyUpdates
-from icestream.state.queue.cold_keys import SPARE, ColdKeys
+from icestream.state.queue.cold_keys import S_ARRIVED, S_SINCE, S_TURN, SPARE, ColdKeys
 from icestream.state.queue.cold_table import marks_of
 from icestream.state.queue.reader import Dequeued, QueueReader
 
@@ -194,10 +194,14 @@ class KeyEviction:
         taken = []
         left = min(count, len(queue))
         while left:
-            while not (ready := self._ready(reader, left)):
+            if ready := self._ready(reader, left):
+                taken.append(queue.dequeue(ready, now))
+            elif self._loads or left <= self.most // 2:
                 self._bring_next(reader)
-            taken.append(queue.dequeue(ready, now))
-            left -= ready
+                continue
+            else:
+                taken.append(self._served_there(reader, left, now))
+            left -= len(taken[-1])
         return taken[0] if len(taken) == 1 else _together(taken)
 
     def delivered(self, at: Micros) -> None:
@@ -261,7 +265,7 @@ class KeyEviction:
         kernel = reader.order.kernel
         for totals in (QUEUE_STALENESS, APPLICATION_STALENESS):
             keys[:, totals + FROM] = np.maximum(keys[:, totals + FROM], reader.order.began)
-        keys[:, [NEXT, PREVIOUS]] = 0
+        keys[:, LINKS] = 0
         kernel.keys[slots] = keys
         order = np.argsort(keys[:, TURN], kind="stable")
         put_by_turn(kernel, slots[order[keys[order, SINCE] != NONE]])
@@ -285,6 +289,28 @@ class KeyEviction:
         most = min(count, order.waiting - self.cold.waits(reader))
         before = self.cold.next_turn(reader) if self.cold.waits(reader) else NONE
         return int(count_ready(order.kernel, before, most))
+
+    def _served_there(self, reader: int, count: int, now: Micros) -> Dequeued:
+        """Serve up to `count` next keys, those outside memory where they are."""
+        queue, cold = self._readers[reader], self.cold
+        turns = cold.next_turns(reader, count)
+        before = 1 + int(turns.max(initial=cold.next_turn(reader) - 1))
+        slots = np.empty(min(count, queue.order.waiting - cold.waits(reader)), dtype=np.int64)
+        slots = slots[: next_keys(queue.order.kernel, slots)]
+        mine = queue.order.kernel.keys[slots, TURN]
+        turns = np.concatenate((turns, mine[mine < before]))
+        if len(turns) > count:
+            before = int(np.partition(turns, count)[count])
+        mine = mine[mine < before]
+        served, words, _ = cold.serve(reader, before, now)
+        id_high, id_low = identities(served)
+        rows = self._cells.codec.decode(words, len(served))
+        since, arrived = (np.ascontiguousarray(served[:, at]) for at in (S_SINCE, S_ARRIVED))
+        there = Dequeued(id_high, id_low, since, arrived, rows)
+        if not len(mine):
+            return there
+        both = _together([queue.dequeue(len(mine), now), there])
+        return both.take(np.argsort(np.concatenate((mine, served[:, S_TURN]))))
 
     def _bring_next(self, reader: int) -> None:
         """Load waiting keys whose turn is near, as many as the free memory has room to load."""

@@ -72,6 +72,7 @@ class KeyOrder:
             self._settings.view,
             keys,
             keys.view(np.float64),
+            keys.view(np.int32),
             profiles[:BINS],
             profiles[BINS : 2 * BINS],
         )

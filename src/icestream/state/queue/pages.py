@@ -63,6 +63,10 @@ class PagePool:
         """The arrays, for kernels; never keep them across a call that may grow them."""
         return PoolArrays(self._facts.view, self._pages.view, self._words.view.reshape(-1))
 
+    def clear(self) -> None:
+        """Take all pages from all spaces, which must be cleared, too."""
+        self._facts.view[[k.FREE_PAGE, k.PAGES_SEEN, k.PAGES_USED]] = 0
+
     @property
     def capacity(self) -> int:
         return min(self._pages.capacity, self._words.capacity)
@@ -116,6 +120,11 @@ class OnDemandPages:
         self._facts.view[k.UNIT] = unit
         self._facts.view[k.PER_PAGE] = pool.page_words // unit
         self._facts.view[k.KEEPS] = self.keeps
+
+    def clear(self) -> None:
+        """Forget all units, with those of every other space of the pool."""
+        self._facts.view[[k.OPEN_PAGE, k.PAGES, k.USED]] = 0
+        self.pool.clear()
 
     @property
     def kernel(self) -> Ints:

@@ -45,6 +45,16 @@ class Dequeued:
     def __len__(self) -> int:
         return len(self.id_high)
 
+    def take(self, order: Ints) -> Dequeued:
+        """Return the updates in another order."""
+        return Dequeued(
+            self.id_high[order],
+            self.id_low[order],
+            self.since[order],
+            self.arrived[order],
+            self.rows.take(pa.array(order)),
+        )
+
 
 class QueueReader:
     """Takes the newest value of every key that changed, in the order of a schedule."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
@@ -53,6 +53,8 @@ from icestream.state.versions.table_files import TableFile
 BASE = "base"
 #: decision: the watermarks of shards that joins with deferred results hold back
 BEHIND = "behind"
+#: decision: the latest end of a session, where the gap is each event's own
+LATEST_END = "latest end"
 #: separates the name of a part of a shard from that of a lifetime class
 PART = "."
 #: the lifetime class of raw events, which belong to no shard
@@ -60,6 +62,8 @@ EVENTS = "events"
 NO_SHARD = -1
 #: the decision that marks a commit which only replaces state by hand
 REWRITTEN = "rewritten"
+#: the decision that names the file of the plan, once the query has changed
+CHANGED_PLAN = "plan"
 #: key groups that any commit may claim to route
 MOST_KEY_GROUPS = 1 << 20
 #: a commit lists all live segments at least every this many versions
@@ -112,6 +116,10 @@ class LiveSegment:
             None if begins is None else whole(begins),
             value.get("shared") is True,
         )
+
+
+def _plan_file(plan: Mapping[str, Any], state_schema: Mapping[str, Any] | None) -> bytes:
+    return sealed({"plan": plan} | ({} if state_schema is None else {"legend": state_schema}))
 
 
 def latest_of(seen: Iterable[int | None]) -> int | None:
@@ -454,19 +462,47 @@ class VersionStore:
 
         The plan is stored with the state schema, for readers without the program.
         """
-        value = {"plan": plan} if state_schema is None else {"plan": plan, "legend": state_schema}
-        if self.files.put(f"{self.root}/{PLAN}", sealed(value)):
+        if self.files.put(self.plan_path(), _plan_file(plan, state_schema)):
             return plan
         return self.plan()[0]
 
-    def plan(self) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-        """Return the plan of the checkpoint, and its state schema if it has one."""
-        path = f"{self.root}/{PLAN}"
+    def change_plan(self, plan: Mapping[str, Any], state_schema: Mapping[str, Any]) -> str | None:
+        """Write another plan; return the name that commits have to carry from now on.
+
+        None if there is no version yet: the checkpoint then simply has this plan.
+        """
+        data = _plan_file(plan, state_schema)
+        if not self.versions():
+            self.files.unlink(f"{self.root}/{PLAN}")
+            self.files.put(f"{self.root}/{PLAN}", data)
+            return None
+        name = f"plan-{self.epoch:08d}.json"
+        self.files.put(f"{self.root}/{name}", data)
+        return name
+
+    def plan(
+        self, commit: Commit | None = None
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+        """Return the plan of a version, by default of the last, and its state schema if any."""
+        path = self.plan_path(commit)
         value = self._read(path, "the plan of the checkpoint is missing")
         plan, state_schema = value.get("plan"), value.get("legend")
         if not isinstance(plan, dict) or not isinstance(state_schema, dict | None):
             raise DamageError(path, "it contains no plan")
         return plan, state_schema
+
+    def plan_path(self, commit: Commit | None = None) -> str:
+        """Return the file of the plan of a version, by default of the last that can be read."""
+        if commit is None:
+            commit = next(self._readable(), None)
+        name = PLAN if commit is None else str(commit.decisions.get(CHANGED_PLAN, PLAN))
+        return f"{self.root}/{name}"
+
+    def _readable(self) -> Iterator[Commit]:
+        """Yield the versions that can be read, the last first."""
+        for version in reversed(self.versions()):
+            with suppress(DamageError):
+                yield self.load(version)
 
     def identity(self) -> str:
         """Return the identity of the checkpoint: made once, it moves with the checkpoint."""

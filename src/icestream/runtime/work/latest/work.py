@@ -1,11 +1,11 @@
 """Update streams: how long the shards may serve in a version, and the report about it.
 
-Idea: a batch should last as long as the interval between two batches, no longer. Whatever is not
-serving (reading, exchange, log, commit, sink, Spark's own work) is measured; its expected time is
-subtracted from the interval, and the rest is for serving, but at least as much as the other work
-takes, up to an interval. Tasks that share a core divide that time among them, and the shards of a
-task share what it has. Which shard of a task begins changes from version to version, so each is
-served even if there is only time for one key.
+Idea: a batch should last as long as the interval between two batches, hardly longer. Whatever is
+not serving (reading, exchange, log, commit, Spark's own work, waiting for a sink that trails) is
+measured; its expected time is subtracted from the interval, and the rest is for serving, but at
+least as much as the other work takes, up to an interval. Tasks that share a core divide that time
+among them, and the shards of a task share what it has. Which shard of a task begins changes from
+version to version, so each is served even if there is only time for one key.
 
 Invariants:
 1. While keys wait, even a batch without events makes a version
@@ -47,8 +47,9 @@ BATCHES = 8
 LONGER = 1
 #: intervals of work in a batch beyond which only the newest updates are processed
 LONGEST = 4
-#: part of the interval that is always reserved for serving
-LEAST = 0.1
+#: part of the interval by which batches may overrun it while keys wait: the next one begins at once
+#: then, but a batch that ends early waits for the next interval
+OVERRUN = 0.08
 
 
 @dataclass
@@ -114,6 +115,7 @@ class UpdatesShard(ShardWork):
                 plan.front,
                 self.delivered,
                 self.watermark,
+                plan.latest.forget,
             )
             return WindowServingOperator(windows, space)
         spec = Serving(
@@ -242,7 +244,8 @@ class UpdatesWork(Work):
             return INFINITY
         interval = plan.interval / 1e6
         other = reading + self._overhead.expected(interval)
-        return int(1e6 * max(LEAST * interval, interval - other, min(other, interval)) / waves)
+        rest = (1 + OVERRUN) * interval - other
+        return int(1e6 * max(rest, min(other, interval)) / waves)
 
     def _shown(self, found: ServingReport, superseded: int, budget: Micros) -> Mapping[str, Any]:
         windowed = self._plan.windowed

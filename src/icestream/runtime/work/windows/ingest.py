@@ -22,11 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.folding.columns import ARRIVAL, ArrivalNumbers, InputColumn
+from icestream.operators.session.rows import own_ends
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan
+from icestream.plan.windows.session import Session
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import EventTimeCheck, count_entries
 from icestream.runtime.work.windows.folding import TABLE_BYTES, EntryFolder, TupleSender
@@ -103,10 +105,21 @@ class _Part:
     def __init__(self, ingest: Ingest, part: PlanPart) -> None:
         self._events = part.events
         self._late_before = part.plan.late_before(ingest.watermark)
+        self._watermark = ingest.watermark
+        windows = part.plan.views[0].windows
+        #: sessions in which each event has a gap of its own
+        self._sessions = windows if isinstance(windows, Session) and windows.until else None
+        #: latest end of such a session
+        self._latest_end: Micros = MINUS_INFINITY
 
     def _open(self, batch: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
         """Return the events in open windows of this part, in the form that it reads."""
         batch = self._events(batch)
+        if self._sessions is not None:
+            ends = own_ends(batch, times, self._sessions)
+            kept = np.flatnonzero(ends > np.maximum(times, self._watermark))
+            self._latest_end = max(self._latest_end, int(ends[kept].max(initial=MINUS_INFINITY)))
+            return batch.take(pa.array(kept)), times[kept]
         if int(times.min()) >= self._late_before:
             return batch, times
         kept = np.flatnonzero(times >= self._late_before)
@@ -130,6 +143,7 @@ class _Sending(_Part):
     def finish(self, report: SplitReport) -> None:
         report.sent += self._sender.entries
         report.lifted += self._sender.lifted
+        report.ends = max(report.ends, self._latest_end)
         count_entries(report, self._sender.entries, self._sender.load)
 
 

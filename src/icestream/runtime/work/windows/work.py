@@ -44,6 +44,7 @@ from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.files import Files
 from icestream.state.versions.commits import (
     EVENTS,
+    LATEST_END,
     NO_SHARD,
     SEGMENTS,
     Commit,
@@ -123,9 +124,12 @@ class WindowWork(Work):
         said: dict[str, Any] | None = before.decisions["estimate"] if before else None
         if estimate is not None and store != present:
             said = _said(estimate, min(parcel.report.begins for parcel in parcels))
-        decisions = {"store": store, "composition": composition, "estimate": said}
+        decisions: dict[str, Any] = {"store": store, "composition": composition, "estimate": said}
         if switched:
             decisions["switched"] = list(switched)
+        if self._plan.own_ends:
+            known = before.decisions[LATEST_END] if before else MINUS_INFINITY
+            decisions[LATEST_END] = max([known, *(each.report.ends for each in parcels)])
         kept = [p for p in parcels if p.sent.raw_events is not None]
         if store != TUPLES:
             self._remove(kept)

@@ -16,7 +16,7 @@ Invariants:
 Cost: O(1) per tuple; a tuple takes 24 bytes and its row, a zone 48, a key 232.
 
 Limits: rows of fixed width: pass only the columns that the operator needs. Times of a key
-increase; keys are never forgotten.
+increase. Keys are forgotten by taking over the content of the others (`snapshot`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ Late = Literal["drop", "refuse"]
 
 #: tuples of a zone by default
 BLOCK_ROWS = 16
+_CONSTANTS = [z.SIZE, z.SLIDE, z.EAGER, z.FIFO, z.ROWS, z.WIDTH]
 
 
 class WindowArrays:
@@ -75,17 +76,26 @@ class WindowArrays:
         """
         self._pool = PagePool() if pool is None else pool
         arrays: Arrays = self._pool.arrays
+        #: size, slide, semantics, order, tuples of a zone, words of a tuple
+        self._constants = size, slide, eager, fifo, block_rows, z.TUPLE + width
         unit = z.ZONE + block_rows * (z.TUPLE + width)
         self._pages = OnDemandPages(self._pool, unit, name=f"{name}.zones")
         is_new = arrays.array(f"{name}.facts", np.int64).capacity == 0
         self._facts = arrays.array(f"{name}.facts", np.int64, 1, z.FACTS)
         self._cells = arrays.array(f"{name}.cells", np.int64, z.CELL)
         self._index = arrays.array(f"{name}.index", np.int32, 1, 64)
-        facts = self._facts.view
         if is_new:
-            facts[[z.WQ_HEAD, z.WQ_TAIL, z.UPQ_HEAD, z.UPQ_TAIL]] = z.NONE
-        facts[[z.SIZE, z.SLIDE, z.EAGER, z.FIFO]] = size, slide, eager, fifo
-        facts[[z.ROWS, z.WIDTH]] = block_rows, z.TUPLE + width
+            self.clear()
+        self._facts.view[_CONSTANTS] = self._constants
+
+    def clear(self) -> None:
+        """Forget all keys and tuples, and those of other queues that share the pool."""
+        facts = self._facts.view
+        facts[:] = 0
+        facts[[z.WQ_HEAD, z.WQ_TAIL, z.UPQ_HEAD, z.UPQ_TAIL]] = z.NONE
+        facts[_CONSTANTS] = self._constants
+        self._index.view[:] = 0
+        self._pages.clear()
 
     @property
     def kernel(self) -> z.WindowQueueArrays:

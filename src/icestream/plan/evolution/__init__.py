@@ -1,0 +1,1 @@
+"""What of a query may change while its checkpoint goes on."""
