@@ -73,9 +73,10 @@ if TYPE_CHECKING:
     from icestream.api.jobs import Tuples, job
     from icestream.api.joins import join
     from icestream.api.result import Result, Windowed, rows
+    from icestream.api.start import start
     from icestream.api.state import erase_key, read_state, write_state
     from icestream.api.stream import Stream, stream
-    from icestream.api.writer import StreamWriter, start
+    from icestream.api.writer import StreamWriter
     from icestream.operators.object_aggregates.user_aggregates import UserAggregate
     from icestream.operators.process.declarations import (
         ListState,
@@ -111,7 +112,8 @@ _HOMES = {
     "icestream.api.result": "Result Windowed rows",
     "icestream.api.state": "erase_key read_state write_state",
     "icestream.api.stream": "Stream stream",
-    "icestream.api.writer": "StreamWriter start",
+    "icestream.api.start": "start",
+    "icestream.api.writer": "StreamWriter",
     "icestream.operators.object_aggregates.user_aggregates": "UserAggregate",
     "icestream.operators.process.declarations": (
         "ListState MapState ObjectState TableState ValueState pickled"

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from icestream import cli
-from icestream.api.writer import SHOWN
+from icestream.api.launch import SHOWN
 from icestream.commands.program import run_program
 
 

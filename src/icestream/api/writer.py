@@ -3,17 +3,13 @@
 Idea: the names are those of PySpark's `DataStreamWriter`, so a query changes by wrapping its
 DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and the options that
 `docs/reference/running.md` lists.
-
-`start` starts several results over one stream together: they are one query with one checkpoint and
-one budget, and each result has its own sink.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,25 +20,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from icestream.api.hints import warn_of_change, warn_of_late_events
-from icestream.api.shared_plan import BuiltQuery, Statement, build
+from icestream.api.hints import warn_of_change
+from icestream.api.launch import TABLES, columns_of_refused, launch
+from icestream.api.shared_plan import BuiltQuery, Statement
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
-from icestream.dashboard.server import shared_page
 from icestream.inspect.evolve import evolve
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.grid.operator import PANES
-from icestream.operators.latest.step import UPDATED
 from icestream.plan import lower
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import SOURCE, Plan
 from icestream.plan.nodes.updates import Updates
-from icestream.runtime.driver import Delivery, Driver, least_memory
-from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
+from icestream.runtime.driver import Driver, least_memory
+from icestream.runtime.exchange.refused_rows import refused_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
 from icestream.runtime.spark.machine_code import is_local, send_to_executors
@@ -53,28 +48,20 @@ from icestream.runtime.spark.sink import (
     CallbackSink,
     FileSink,
     NoSink,
-    ResultRows,
     Sink,
     TableSink,
     UpsertSink,
     as_they_are,
-    current_frame,
-    hand_out,
     make_sink,
     needed,
-    once,
-    table_of,
     uses_catalog,
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.current_table import AGE, CurrentTable
 from icestream.runtime.tables.delta import DeltaUpsertTable
 from icestream.runtime.tables.iceberg import IcebergUpsertTable
 from icestream.runtime.tables.layout import TableFiles, TableStorage, TableTarget
 from icestream.runtime.version.disk_use import COPIES
-from icestream.runtime.version.end_mark import EndMark
-from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
 from icestream.runtime.version.settings import Settings
@@ -112,14 +99,10 @@ _OWN_OPTIONS = (
 #: start of the options of an object store, and of those of the classifier of one sub-query
 _STORAGE = "storage."
 _CLASSIFIER = "cold.classifier."
-#: environment variable with the default of `option("ui", ...)`
-SHOWN = "ICESTREAM_UI"
 _TRIGGERS = ("processingTime", "availableNow", "once")
 #: time between batches of an update stream by default
 UPDATES_EVERY = "1 second"
 
-#: output modes of rows that hold, by key: those of keys that changed, or all
-TABLES = ("now", "complete")
 #: source number of rows that are not events
 _TICK = -1
 
@@ -353,7 +336,7 @@ class StreamWriter:
         self._checkpoint()
         sink = TableSink(tableName, kind, self._partition_by, self._sink_options)
         sink.create(self._spark, self._schema)
-        return _launch([(self, sink)])
+        return launch([(self, sink)])
 
     def start(self, path: str | None = None) -> Query:
         """Start the query.
@@ -363,7 +346,7 @@ class StreamWriter:
             >>> writer.trigger(availableNow=True).start().awaitTermination()
         """
         writer = self if path is None else self.option("path", path)
-        return _launch([(writer, writer._sink())])
+        return launch([(writer, writer._sink())])
 
     def bootstrap(self) -> int:
         """Build the state of a new checkpoint from history; return the number of events.
@@ -410,7 +393,7 @@ class StreamWriter:
 
     @property
     def _sink_options(self) -> dict[str, str]:
-        return {key: value for key, value in self._options.items() if not _is_own(key)}
+        return {key: value for key, value in self._options.items() if not is_own(key)}
 
     def _identity(self, view: int | str) -> str:
         """Return the name under which a table knows this query: it moves with the checkpoint."""
@@ -489,7 +472,7 @@ class StreamWriter:
     def _late_sink(self) -> FileSink | None:
         """Return the table of refused rows: those that arrived too late, or without a time."""
         folder = self._options.get("lateEvents")
-        columns = _refused_columns(self._built, bad=self._quarantines)
+        columns = columns_of_refused(self._built, bad=self._quarantines)
         if folder is None or (self._built.kept is None and not self._quarantines):
             return None
         writer = self._identity("late")
@@ -770,232 +753,6 @@ class StreamWriter:
         return writer.start()
 
 
-def start(
-    *writers: StreamWriter,
-    checkpointLocation: str,
-    memory: str | int = DEFAULT_MEMORY,
-    disk: str | int | None = None,
-    shards: int | None = None,
-    parallelism: int | tuple[int, int] | None = None,
-    queryName: str | None = None,
-    trigger: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Query:
-    """Start several results over one stream as one query with a sink for each.
-
-    Events are read and stored once for all of them. Each writer sets its own sink (format, path,
-    output mode, callback); settings of the whole query are given here.
-
-    Args:
-        *writers: what `result.writeStream` returned, each with its sink.
-        checkpointLocation: the folder of the query.
-        memory: bytes on a host for all results together.
-        disk: bytes of disk for log, exchange and caches; by default any number.
-        shards: the number of shards, the units of state.
-        parallelism: the number of tasks that run them, or the minimum and the maximum.
-        queryName: the name of the query.
-        trigger: as the keywords of `trigger`, for example `{"availableNow": True}`.
-        **options: options of the query, as `option` takes them: flush, ticker, plan, ...
-
-    Examples:
-        >>> busiest = hourly.agg(ice.max("busyTime").alias("longest"))
-        >>> together = ice.start(
-        ...     kpis.writeStream.format("noop"),
-        ...     busiest.writeStream.format("noop"),
-        ...     checkpointLocation="chk/together",
-        ...     memory="64 MB",
-        ...     trigger={"availableNow": True},
-        ... )
-        >>> together.awaitTermination()
-    """
-    _check_writers(writers)
-    lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
-    lead = lead.options(**options) if disk is None else lead.options(**options).disk(disk)
-    lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
-    lead = lead.trigger(**trigger) if trigger else lead
-    sinks = [each._sink(number, lead) for number, each in enumerate(writers)]
-    return _launch([(lead, sinks[0]), *zip(writers[1:], sinks[1:], strict=True)])
-
-
-def _check_writers(writers: Sequence[object]) -> None:
-    """Refuse writers that cannot be one query, and settings of theirs that would be ignored."""
-    paths: set[str] = set()
-    if not writers:
-        msg = "ice.start needs at least one result.writeStream"
-        raise DefinitionError(msg)
-    for each in writers:
-        if not isinstance(each, StreamWriter):
-            msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
-            raise DefinitionError(msg)
-        if each._mode in TABLES and not isinstance(each._built.plan, Updates):
-            msg = (
-                f"a result in output mode {each._mode!r} is started alone, with "
-                "writeStream...start()"
-            )
-            raise DefinitionError(msg)
-        own = sorted(filter(_is_own, each._options))
-        scale = (
-            each._shards
-            or each._parallelism
-            or each._disk
-            or each._memory != parse_bytes(DEFAULT_MEMORY)
-        )
-        if own or each._trigger or scale:
-            said = [*own, *each._trigger] or ["memory, disk, shards or parallelism"]
-            msg = (
-                f"a writer that is started with others sets {', '.join(said)}, which belongs to "
-                "the whole query: pass it to ice.start"
-            )
-            raise DefinitionError(msg)
-        path = each._options.get("path")
-        if path is not None and path in paths:
-            msg = f"two writers would write to {path}: give each a path of its own"
-            raise DefinitionError(msg)
-        paths |= {path} if path is not None else set()
-
-
-def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
-    """Run the statements of some writers as one query, with the settings of the first."""
-    lead = outputs[0][0]
-    built = lead._built
-    if len(outputs) > 1 and lead._together is not None:
-        built = lead._together([each._result for each, _ in outputs])
-    elif len(outputs) > 1:
-        built = build(_statements(outputs))
-    if not built.events.isStreaming:
-        msg = (
-            "a query starts over a stream, but this DataFrame is a batch: read it with "
-            "spark.readStream instead of spark.read, or build state from it with bootstrap()"
-        )
-        raise DefinitionError(msg)
-    if "lateEvents" in lead._options and built.whole is not None:
-        built = built.whole()
-    lead = replace(lead, _built=built)
-    checkpoint, paced = lead._checkpoint(), lead._paced()
-    lead._flushes()
-    late_sink = lead._late_sink()
-    modes = [each._mode for each, _ in outputs]
-    found = [table_of(sink, each._shape) for each, sink in outputs]
-    found += [] if late_sink is None else [late_sink.direct]
-    tables = [each for each in found if each is not None]
-    driver, plan, settings, files = paced._driver(built, checkpoint, modes, tables)
-    try:
-        return _run(outputs, lead, paced, driver, plan, settings, files, late_sink)
-    except BaseException:
-        driver.close()
-        raise
-
-
-def _run(
-    outputs: Sequence[tuple[StreamWriter, Sink]],
-    lead: StreamWriter,
-    paced: StreamWriter,
-    driver: Driver[DataFrame],
-    plan: Computation,
-    settings: Settings,
-    files: Files,
-    late_sink: FileSink | None,
-) -> Query:
-    """Start a query that delivers the rows of a driver to the sinks."""
-    checkpoint, flush = lead._checkpoint(), lead._flushes()
-    spark, built = lead._spark, lead._built
-    safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
-    current = {
-        number: CurrentTable.of(files, settings.root, number)
-        for number, (writer, _) in enumerate(outputs)
-        if writer._mode in TABLES
-    }
-    for each in current.values():
-        each.roll_back(-1 if driver.last is None else driver.last.version)
-    tables = {
-        number: partial(
-            current_frame,
-            spark,
-            each,
-            _held_columns(built, number),
-            outputs[number][0]._shape,
-        )
-        for number, each in current.items()
-    }
-
-    def deliver(delivery: Delivery) -> None:
-        for number, (writer, _) in enumerate(outputs):
-            columns, shape = built.rows[number], writer._shape
-            written = [each for each in delivery.commit.tables if each.view == number]
-            rows = ResultRows(
-                spark,
-                files,
-                delivery.results,
-                columns,
-                shape,
-                number,
-                written,
-                writer._table_files,
-            )
-            if number in current:
-                schema, key = to_arrow_schema(columns, timezone="UTC"), writer._table_key()
-                changed = (table for read in rows.readers() for table in read())
-                updated = UPDATED if isinstance(built.plan, Updates) else None
-                current[number].apply(delivery.commit.version, changed, schema, key, updated)
-                if writer._mode == "complete":
-                    safe[number].deliver(tables[number](), delivery.commit.version - 1)
-                    continue
-                rows = replace(rows, shape=as_they_are)
-            hand_out(safe[number], rows, delivery)
-        if late_sink is not None:
-            written = [each for each in delivery.commit.tables if each.view == LATE_VIEW]
-            refused = ResultRows(
-                spark,
-                files,
-                delivery.late,
-                _refused_columns(built, bad=lead._quarantines),
-                tables=written,
-                storage=lead._table_files,
-            )
-            hand_out(late_sink, refused, delivery)
-        elif delivery.progress:
-            warn_of_late_events(plan, delivery.progress, checkpoint)
-
-    about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
-    state = lead._state_location(checkpoint)
-    end_mark = EndMark(files, settings.root) if lead._updates else None
-    history = QueryHistory(state, about)
-    query = Query(driver, deliver, history, flush=flush, tables=tables, end_mark=end_mark)
-    if lead._is_set("ui", os.environ.get(SHOWN, "false")):
-        query.uiWebUrl = shared_page(state).url
-        print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)
-    spark_folder = f"{checkpoint if '://' in checkpoint else f'file://{checkpoint}'}/spark"
-    return query.start(lambda batch: paced._begin(built.read, batch, spark_folder))
-
-
-def _held_columns(built: BuiltQuery[Any], view: int) -> StructType:
-    """Return the columns of the table of a view in output mode `now`."""
-    columns = [field for field in built.rows[view] if field.name != CHANGE]
-    aged = [StructField(AGE, DoubleType())] if isinstance(built.plan, Updates) else []
-    return StructType([*columns, *aged])
-
-
-def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]:
-    """Return the statements of writers that are started together."""
-    found = [writer._statement for writer, _ in outputs]
-    statements = [each for each in found if each is not None]
-    if len(statements) < len(found):
-        msg = (
-            "ice.start takes results of one kind: windows of one stream, results of one job, or "
-            "steps over one stream. Start a query over events with lifetimes, and each other kind, "
-            "by itself with writeStream...start(): queries may read the same DataFrame in parallel"
-        )
-        raise DefinitionError(msg)
-    return statements
-
-
-def _refused_columns(built: BuiltQuery[Computation], *, bad: bool) -> StructType:
-    """Return the columns of refused rows: all of their sources', then source, reason and text."""
-    kept = built.kept if built.kept is not None else StructType()
-    texts = (SOURCE_NAME, REASON, ROW) if bad else (SOURCE_NAME, REASON)
-    return StructType([*kept, *(StructField(name, StringType()) for name in texts)])
-
-
 def _with_ticks(events: DataFrame) -> DataFrame:
     """Add a row to every trigger, so that Spark also calls back on idle ones."""
     ticks = events.sparkSession.readStream.format("rate-micro-batch")
@@ -1014,6 +771,6 @@ def _location(chosen: str) -> str:
     return chosen.rstrip("/") if "://" in chosen else os.path.abspath(chosen)
 
 
-def _is_own(option: str) -> bool:
+def is_own(option: str) -> bool:
     """Return whether an option is not one of the sink."""
     return option in _OWN_OPTIONS or option.startswith((_STORAGE, _CLASSIFIER))

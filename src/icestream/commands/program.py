@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-from icestream.api.writer import SHOWN
+from icestream.api.launch import SHOWN
 
 
 def run_program(program: Path, arguments: Sequence[str], *, ui: bool) -> int:

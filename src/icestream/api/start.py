@@ -1,0 +1,101 @@
+"""Several results over one stream as one query, with one checkpoint and one budget.
+
+Each result has its own sink; what belongs to the whole query is given to `start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from icestream.api.launch import TABLES, launch
+from icestream.api.writer import DEFAULT_MEMORY, StreamWriter, is_own
+from icestream.core.errors import DefinitionError
+from icestream.core.units import parse_bytes
+from icestream.plan.nodes.updates import Updates
+from icestream.runtime.spark.query import Query
+
+
+def start(
+    *writers: StreamWriter,
+    checkpointLocation: str,
+    memory: str | int = DEFAULT_MEMORY,
+    disk: str | int | None = None,
+    shards: int | None = None,
+    parallelism: int | tuple[int, int] | None = None,
+    queryName: str | None = None,
+    trigger: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Query:
+    """Start several results over one stream as one query with a sink for each.
+
+    Events are read and stored once for all of them. Each writer sets its own sink (format, path,
+    output mode, callback); settings of the whole query are given here.
+
+    Args:
+        *writers: what `result.writeStream` returned, each with its sink.
+        checkpointLocation: the folder of the query.
+        memory: bytes on a host for all results together.
+        disk: bytes of disk for log, exchange and caches; by default any number.
+        shards: the number of shards, the units of state.
+        parallelism: the number of tasks that run them, or the minimum and the maximum.
+        queryName: the name of the query.
+        trigger: as the keywords of `trigger`, for example `{"availableNow": True}`.
+        **options: options of the query, as `option` takes them: flush, ticker, plan, ...
+
+    Examples:
+        >>> busiest = hourly.agg(ice.max("busyTime").alias("longest"))
+        >>> together = ice.start(
+        ...     kpis.writeStream.format("noop"),
+        ...     busiest.writeStream.format("noop"),
+        ...     checkpointLocation="chk/together",
+        ...     memory="64 MB",
+        ...     trigger={"availableNow": True},
+        ... )
+        >>> together.awaitTermination()
+    """
+    _check_writers(writers)
+    lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
+    lead = lead.options(**options) if disk is None else lead.options(**options).disk(disk)
+    lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
+    lead = lead.trigger(**trigger) if trigger else lead
+    sinks = [each._sink(number, lead) for number, each in enumerate(writers)]
+    return launch([(lead, sinks[0]), *zip(writers[1:], sinks[1:], strict=True)])
+
+
+def _check_writers(writers: Sequence[object]) -> None:
+    """Refuse writers that cannot be one query, and settings of theirs that would be ignored."""
+    paths: set[str] = set()
+    if not writers:
+        msg = "ice.start needs at least one result.writeStream"
+        raise DefinitionError(msg)
+    for each in writers:
+        if not isinstance(each, StreamWriter):
+            msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
+            raise DefinitionError(msg)
+        if each._mode in TABLES and not isinstance(each._built.plan, Updates):
+            msg = (
+                f"a result in output mode {each._mode!r} is started alone, with "
+                "writeStream...start()"
+            )
+            raise DefinitionError(msg)
+        own = sorted(filter(is_own, each._options))
+        scale = (
+            each._shards
+            or each._parallelism
+            or each._disk
+            or each._memory != parse_bytes(DEFAULT_MEMORY)
+        )
+        if own or each._trigger or scale:
+            said = [*own, *each._trigger] or ["memory, disk, shards or parallelism"]
+            msg = (
+                f"a writer that is started with others sets {', '.join(said)}, which belongs to "
+                "the whole query: pass it to ice.start"
+            )
+            raise DefinitionError(msg)
+        path = each._options.get("path")
+        if path is not None and path in paths:
+            msg = f"two writers would write to {path}: give each a path of its own"
+            raise DefinitionError(msg)
+        paths |= {path} if path is not None else set()
