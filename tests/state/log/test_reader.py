@@ -252,7 +252,7 @@ def test_an_ordinal_is_given_once() -> None:
 
 
 def test_no_marker_is_not_read() -> None:
-    with pytest.raises(ValueError, match="NO_MARKER"):
+    with pytest.raises(DamageError, match="segment 4294967295 is missing"):
         list(Log(SimulatedDisk(), "log", {}).read_many([NO_MARKER]))
 
 

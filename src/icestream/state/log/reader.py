@@ -432,9 +432,6 @@ class Log:
 
     def _segment_of(self, marker: int) -> SegmentInfo:
         """Return a marker's segment; DamageError if it is missing."""
-        if marker == NO_MARKER:
-            msg = "NO_MARKER points to no record; do not pass it"
-            raise ValueError(msg)
         info = self._info(ordinal_of(marker))
         if info is None:
             what = (
