@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.api.update_result import UpdateResult
@@ -96,6 +97,7 @@ def given(spark: SparkSession, tmp_path: Path) -> Iterator[dict[str, Any]]:
     yield {
         "ice": ice,
         "spark": spark,
+        "sf": sf,
         "df": df,
         "calls": calls,
         "events": calls.events(),

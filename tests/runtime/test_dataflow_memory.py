@@ -124,12 +124,13 @@ def test_bounded_a_large_request_is_answered_without_a_trace(tmp_path: Path) -> 
 
 
 def test_an_aggregate_that_needs_a_whole_group_is_named(tmp_path: Path) -> None:
-    most = Aggregate("max", "rating", "most")
+    total, most = Aggregate("sum", "rating", "total"), Aggregate("max", "total", "most")
     made = PlanStream.of(RATINGS).window(10_000 * SECOND)
+    made = made.apply(["user", "item"], lambda item: item.agg(total))
     flow = dataflow(made.apply(["user"], lambda user: user.agg(most)), "update", slack=0)
     count = 40_000
     with small_sizes(quota=256 << 10, chunk=512):
-        query = open_dataflow(flow, tmp_path, budget=256 << 10, shards=1)
+        query = open_dataflow(flow, tmp_path, budget=512 << 10, shards=1)
         with pytest.raises(BudgetError, match=r"the step 'aggregate.* needs"):
             query.feed([[_falling(flow, 0, count)]])
 

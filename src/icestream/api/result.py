@@ -191,8 +191,8 @@ class WindowWords(StreamWords):
         Examples:
             >>> calls.session("30 minutes").groupBy("agent").count().columns
             ['session_window', 'agent', 'count']
-            >>> gap = sf.when(sf.col("serviceId") == "1", "10 minutes").otherwise("30 minutes")
-            >>> calls.session(gap).groupBy("agent").count().columns
+            >>> own = sf.when(sf.col("serviceId") == "1", "10 minutes").otherwise("30 minutes")
+            >>> calls.session(own).groupBy("agent").count().columns
             ['session_window', 'agent', 'count']
         """
         if not isinstance(gap, Column):

@@ -6,8 +6,7 @@ that groups by such columns, and maybe by more, needs no exchange: its groups li
 the component before.
 
 Invariants:
-1. Answers do not depend on which scopes share a component
-   (`test_oracle_scopes_in_one_component_have_the_answers_of_several`).
+1. Answers do not depend on which scopes share a component (`TestChained`).
 """
 
 from __future__ import annotations
