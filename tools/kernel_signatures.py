@@ -29,9 +29,9 @@ def compiled_signatures() -> dict[str, list[list[TypeText]]]:
         stored = dispatcher._cache._cache_file._load_index()
         texts = [[written_type(each) for each in signature] for signature, *_ in stored]
         # literals are types of calls between kernels, which are compiled with their callers
-        whole: list[Any] = [each for each in texts if None not in each]
+        whole = {json.dumps(each) for each in texts if None not in each}
         if whole:
-            found[name] = sorted(whole, key=json.dumps)
+            found[name] = [json.loads(each) for each in sorted(whole)]
     return found
 
 
