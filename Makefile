@@ -69,8 +69,8 @@ doctor: $(READY) ## check Java, memory and disk of this machine
 	@$(WITH_SPARK) $(BIN)/icestream doctor $(ARGS)
 
 .PHONY: test
-test: $(READY) ## run the tests in three processes, without those marked slow or cluster
-	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest -n 3 --dist loadscope -m "not slow and not cluster" --durations=25 $(ARGS)
+test: $(READY) ## run the tests in four processes, without those marked slow or cluster
+	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest -n 4 --dist loadscope -m "not slow and not cluster" --durations=25 $(ARGS)
 
 .PHONY: test-kernels-plain
 test-kernels-plain: $(READY) ## run the tests of kernels as plain Python, for debuggers and coverage
