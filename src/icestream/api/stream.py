@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from icestream.api.events import Events, events_of
-from icestream.api.hints import warn_of_linecutting
+from icestream.api.query_warnings import warn_of_linecutting
 from icestream.api.result import Result, WindowWords, listed_columns, result_of
 from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.steps import StepWords

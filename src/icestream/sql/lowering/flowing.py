@@ -97,18 +97,18 @@ def at_columns(events: Events, start: str | None, end: str | None, longer: Micro
 
 
 def filtered(rows: Flowing, condition: exp.Expr) -> Flowing:
-    """Keep the rows that satisfy a condition."""
+    """Lower a condition: keep the flowing rows that satisfy it."""
     return replace(rows, events=rows.events.where(written(condition)))
 
 
 def projected(rows: Flowing, items: Mapping[str, exp.Expr]) -> Flowing:
-    """Compute columns."""
+    """Lower a projection of flowing rows: compute columns."""
     texts = [f"{written(each)} AS {name}" for name, each in items.items()]
     return replace(rows, events=rows.events.select(*texts))
 
 
 def with_columns(rows: Flowing, items: Mapping[str, exp.Expr]) -> Flowing:
-    """Add computed columns."""
+    """Add computed columns to flowing rows."""
     events = rows.events
     if items:
         texts = [f"{written(each)} AS {name}" for name, each in items.items()]
@@ -125,7 +125,7 @@ def aggregated(
     calls: Mapping[str, AggregateCall],
     own: Mapping[str, UserAggregate],
 ) -> Events:
-    """Aggregate groups; the arguments of calls are names of columns."""
+    """Lower aggregates of flowing rows by group; the arguments of calls are names of columns."""
     payload = rows.events._node.payload
     texts = {
         name: call
@@ -209,7 +209,7 @@ def _distinct(
 def feature(
     name: str, over: OverCall, keys: tuple[str, ...], own: Mapping[str, UserAggregate]
 ) -> FeatureCall:
-    """Return the column of a function over a frame."""
+    """Lower a function over a frame of flowing rows to a column."""
     call = over.call
     if call.function in ORDER_FUNCTIONS:
         return FeatureCall(call.function, call.arguments, name, keys, UP_TO_TIME, call.parameters)

@@ -37,7 +37,7 @@ from icestream.sql.statements.tokens import Text
 def built(
     query: WindowQuery, stream: Stream, text: Text, own: Mapping[str, UserAggregate]
 ) -> Result:
-    """Make the calls of the fluent API for a statement."""
+    """Lower a statement over windows on a grid to calls of the fluent API."""
     for each in query.where:
         with located(text, text.place_of(each)):
             stream = stream.where(written(each))
@@ -58,7 +58,7 @@ def built(
 def windowed_stream(
     stream: Stream, window: TimeWindow | Frame, partition: Sequence[str] = ()
 ) -> Windowed:
-    """Apply a window to a stream."""
+    """Lower a window of a statement to one on a grid, of a stream."""
     if isinstance(window, TimeWindow):
         match window.kind:
             case "cumulate":
@@ -80,7 +80,7 @@ def windowed_stream(
 def aggregate_of(
     call: AggregateCall, own: Mapping[str, UserAggregate], columns: Sequence[Column | str]
 ) -> AggregateExpression:
-    """Return the aggregate of the fluent API that a call denotes, over some columns."""
+    """Lower a call in windows on a grid to the aggregate of the fluent API, over some columns."""
     if call.is_users:
         return aggregate_functions.user(own[call.function], *columns)
     made: AggregateExpression = getattr(aggregate_functions, call.function)(
