@@ -127,7 +127,7 @@ def _installed_folder() -> str | None:
 
 @cache
 def source_digest(module: str) -> str | None:
-    """Return the digest that cached code depends on: of a module and all it imports; None without.
+    """Return a digest of a module and all it imports from the package; None without sources.
 
     This module itself changes no code.
     """

@@ -47,7 +47,7 @@ IDENTITY = {
 
 
 def is_invertible(op: int) -> bool:
-    """Return whether the words of a field that were merged can be taken back exactly."""
+    """Return whether values that were merged can be taken back exactly."""
     return op <= ADD_I128 or op >= ADD_FIXED
 
 
@@ -63,13 +63,13 @@ def op_words(op: int) -> int:
 
 @kernel
 def has_inverse(op: int) -> bool:
-    """Return what `is_invertible` does for the words of a field, in kernels."""
+    """Return what `is_invertible` does, in kernels."""
     return bool(op < 2 or op >= 16)
 
 
 @kernel
 def merge_field(target: Table, i: int, at: int, source: Table, j: int, place: int, op: int) -> None:
-    """Merge the words of one field in row `j` of `source` into row `i` of `target`."""
+    """Merge one field of row `j` of `source` into row `i` of `target`."""
     if op == 0:
         target[i, at] += source[j, place]
     elif op == 1:

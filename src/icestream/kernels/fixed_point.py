@@ -99,7 +99,7 @@ def _minus(a: np.int64, b: np.int64, carry: np.int64) -> tuple[np.int64, np.int6
 def add_digits(
     target: Table, i: int, at: int, source: Table, j: int, place: int, count: int
 ) -> None:
-    """Add the fixed-point number in row `j` of `source` to that in row `i` of `target`."""
+    """Add the number in row `j` of `source` to the one in row `i` of `target`."""
     carry = np.int64(0)
     for w in range(count):
         target[i, at + w], carry = _plus(target[i, at + w], source[j, place + w], carry)
@@ -109,7 +109,7 @@ def add_digits(
 def take_digits(
     target: Table, i: int, at: int, source: Table, j: int, place: int, count: int
 ) -> None:
-    """Subtract the fixed-point number in row `j` of `source` from that in row `i` of `target`."""
+    """Subtract the number in row `j` of `source` from the one in row `i` of `target`."""
     carry = np.int64(0)
     for w in range(count):
         target[i, at + w], carry = _minus(target[i, at + w], source[j, place + w], carry)
@@ -117,7 +117,7 @@ def take_digits(
 
 @kernel
 def negate_digits(rows: Table, i: int, at: int, count: int) -> None:
-    """Change the sign of a fixed-point number."""
+    """Change the sign of a number."""
     carry = np.int64(0)
     for w in range(count):
         rows[i, at + w], carry = _minus(np.int64(0), rows[i, at + w], carry)
@@ -164,7 +164,7 @@ def _zeros_below(word: np.uint64) -> int:
 
 @kernel
 def sum_extent(x: Ints, valid: Mask) -> tuple[int, int, bool]:
-    """Return the bits that fixed-point sums of values need, and whether some are infinite or NaN.
+    """Return the bits between which values lie, and whether some are infinite or NaN.
 
     `x` are the bits of doubles. Without any finite value other than zero, the first bit is the
     greater one.
@@ -186,7 +186,7 @@ def sum_extent(x: Ints, valid: Mask) -> tuple[int, int, bool]:
 
 @kernel
 def product_extent(x: Ints, y: Ints, valid: Mask) -> tuple[int, int, bool]:
-    """Return the bits that fixed-point sums of products of two columns need, and the same."""
+    """Return the same for products of two columns."""
     low = 64 * DIGITS
     high = 0
     specials = False
@@ -242,7 +242,7 @@ def _add_number(
 
 @kernel
 def fold_doubles(table: Table, of: Ints, slots: Ints, x: Ints, valid: Mask) -> None:
-    """Add doubles, given as bits, to the fixed-point sum that `of` describes, each in its row."""
+    """Add doubles, given as bits, to the sum that `of` describes, each in its row of a table."""
     for i in range(x.size):
         if valid.size and not valid[i]:
             continue
@@ -286,7 +286,7 @@ def _special_product(x: np.int64, y: np.int64) -> int:
 
 @kernel
 def fold_products(table: Table, of: Ints, slots: Ints, x: Ints, y: Ints, valid: Mask) -> None:
-    """Add products of two columns to fixed-point sums, as `fold_doubles` adds values."""
+    """Add products of two columns, as `fold_doubles` adds values."""
     for i in range(x.size):
         if valid.size and not valid[i]:
             continue
@@ -410,7 +410,7 @@ def _has_specials(table: Table, i: int, at: int) -> bool:
 
 @kernel
 def encode_sums(table: Table, sums: Table, bounds: Table, begins: Ints, raw: Bytes) -> None:
-    """Write the fixed-point sums of each row as bytes."""
+    """Write the sums of each row as bytes."""
     words = np.zeros(DIGITS + 1, dtype=np.uint64)
     for i in range(table.shape[0]):
         at = begins[i]
@@ -479,7 +479,7 @@ def encoded_extents(raw: Bytes, begins: Ints, ends: Ints, extents: Table) -> boo
 
 @kernel
 def decode_sums(raw: Bytes, begins: Ints, sums: Table, table: Table) -> None:
-    """Read the fixed-point sums of each row into a table that is zero there."""
+    """Read the sums of each row into a table that is zero there."""
     for i in range(begins.size):
         at = begins[i]
         for s in range(sums.shape[0]):
@@ -713,7 +713,7 @@ def _divide(
 
 @kernel
 def nearest_sums(table: Table, of: Ints, out: Floats) -> None:
-    """Return the double next to each fixed-point sum."""
+    """Return the double next to each sum."""
     halves = np.empty(_HALVES, dtype=np.uint64)
     exponent = 64 * of[FIRST] - ORIGIN
     for i in range(table.shape[0]):
@@ -732,7 +732,7 @@ def _put_count(number: Words, value: np.int64) -> int:
 
 @kernel
 def nearest_means(table: Table, of: Ints, counts: Ints, out: Floats) -> None:
-    """Return the double next to each fixed-point sum divided by a count, which is positive."""
+    """Return the double next to each sum divided by a count, which is positive."""
     halves = np.empty(_HALVES, dtype=np.uint64)
     quotient = np.empty(_HALVES, dtype=np.uint64)
     divisor = np.empty(4, dtype=np.uint64)
@@ -746,7 +746,7 @@ def nearest_means(table: Table, of: Ints, counts: Ints, out: Floats) -> None:
 
 @kernel
 def nearest_ratios(table: Table, of: Ints, by: Ints, out: Floats) -> None:
-    """Return the double next to a fixed-point sum divided by another; NaN where that is zero."""
+    """Return the double next to each sum divided by another; NaN where that is zero."""
     halves = np.empty(_HALVES, dtype=np.uint64)
     quotient = np.empty(_HALVES, dtype=np.uint64)
     divisor = np.empty(_HALVES, dtype=np.uint64)

@@ -59,7 +59,7 @@ def compile_known(processes: int, advanced: Callable[[int, int], None]) -> int:
 
 
 def known_digests() -> set[str]:
-    """Return the digests of all kernels with known signatures, by which code is stored."""
+    """Return the digests of the sources of all known kernels, by which code is stored."""
     modules = {name.rpartition(".")[0] for name in known_signatures()}
     found = (source_digest(import_module(each).__name__) for each in modules)
     return {each for each in found if each is not None}
@@ -77,7 +77,7 @@ def _compile(known: dict[str, list[list[TypeText]]], name: str) -> None:
 
 
 def read_type(text: TypeText) -> Any:
-    """Return the type that a text in a signature stands for."""
+    """Return the type that a text stands for."""
     if isinstance(text, dict):
         ((name, parts),) = text.items()
         module, _, cls = name.rpartition(".")

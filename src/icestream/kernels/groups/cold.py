@@ -148,7 +148,7 @@ def fade_coldest(
     ages: Ints,
     slots: Slots,
 ) -> int:
-    """Put the `k` coldest candidates for cold groups, or all, first in `slots`; count them.
+    """Put the `k` coldest candidate groups, or all, first in `slots`; return how many.
 
     `keys`, `ages` and `slots` have room for 2 * `k` entries; `k` is at least 1.
     """
