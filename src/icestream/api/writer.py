@@ -456,8 +456,8 @@ class StreamWriter:
         key = self._built.plan.held_key
         if key is None:
             msg = (
-                "output mode 'now' is for windows, events with lifetimes and latestBy(key): name a "
-                "key, latestBy(key), whose newest row is to hold"
+                "output mode 'now' holds one row for each key, and this query has none: name the "
+                "key, latestBy('key'), or compute windows or groups, groupBy('key').agg(...)"
             )
             raise DefinitionError(msg)
         missing = [name for name in key if name not in self._schema.names]
@@ -483,7 +483,7 @@ class StreamWriter:
         chosen = self._choice("onBadRow", "fail", "quarantine")
         if chosen == "quarantine" and "lateEvents" not in self._options:
             msg = (
-                "option 'onBadRow' is 'quarantine', but bad rows have no place: set "
+                "option 'onBadRow' is 'quarantine', but there is no folder for bad rows: set "
                 ".option('lateEvents', <folder>)"
             )
             raise DefinitionError(msg)
