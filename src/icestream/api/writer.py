@@ -133,6 +133,8 @@ class StreamWriter:
     #: the result, where several of its kind can be one query, and the function that combines them
     _result: object = None
     _together: Callable[[Sequence[object]], BuiltQuery[Computation]] | None = None
+    #: plan, projection and columns of windows that another output mode has replaced
+    _own: tuple[BuiltQuery[Computation], Callable[[DataFrame], DataFrame], StructType] | None = None
     _format: str = "parquet"
     _mode: str = "append"
     #: some are secrets
@@ -201,6 +203,11 @@ class StreamWriter:
                 "for all of them with every batch"
             )
             raise DefinitionError(msg)
+        if self._own is not None:
+            built, shape, schema = self._own
+            return replace(self, _built=built, _shape=shape, _schema=schema, _own=None).outputMode(
+                mode
+            )
         if self._build is not None and (self._statement is None or mode in TABLES):
             return self._as_dataflow(mode)
         plan = self._built.plan
@@ -222,9 +229,11 @@ class StreamWriter:
         assert self._build is not None
         built = self._build("now" if mode in TABLES else mode)
         columns = [each for each in built.rows[0] if mode not in TABLES or each.name != CHANGE]
-        shape = as_they_are if self._statement is not None else self._shape
-        schema = StructType(columns)
-        return replace(self, _mode=mode, _built=built, _schema=schema, _shape=shape)
+        changed = replace(self, _mode=mode, _built=built, _schema=StructType(columns))
+        if self._statement is None:
+            return changed
+        own = self._built, self._shape, self._schema
+        return replace(changed, _shape=as_they_are, _own=own)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
         """Choose when batches run, as in PySpark: processingTime, availableNow or once.
