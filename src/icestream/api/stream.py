@@ -140,28 +140,8 @@ class Stream(WindowWords, StepWords):
     _parts: tuple[StreamInput, ...]
 
     @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns.
-
-        Examples:
-            >>> calls.select("timestamp", "agent").columns
-            ['timestamp', 'agent']
-        """
-        return list(self._parts[0].frame.columns)
-
-    @property
     def schema(self) -> StructType:
-        """Return the columns with their types.
-
-        Examples:
-            >>> calls.select("timestamp", "agent").schema.simpleString()
-            'struct<timestamp:timestamp,agent:string>'
-        """
         return self._parts[0].frame.schema
-
-    @property
-    def _types(self) -> StructType:
-        return self.schema
 
     @property
     def _windowed(self) -> tuple[StreamInput, ...]:

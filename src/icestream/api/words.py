@@ -39,13 +39,30 @@ class ColumnWords:
 
     @property
     @abstractmethod
-    def columns(self) -> list[str]:
-        """Return the names of the columns."""
+    def schema(self) -> StructType:
+        """Return the columns with their types.
+
+        Examples:
+            >>> calls.select("timestamp", "agent").schema.simpleString()
+            'struct<timestamp:timestamp,agent:string>'
+        """
 
     @property
-    @abstractmethod
     def _types(self) -> StructType:
-        """Return the columns with their types."""
+        """Return the columns that words can name, with their types."""
+        return self.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns.
+
+        Examples:
+            >>> calls.select("timestamp", "agent").columns
+            ['timestamp', 'agent']
+            >>> kpis.columns
+            ['window', 'serviceId', 'count']
+        """
+        return self._types.names
 
     @abstractmethod
     def select(self, *cols: Column | str) -> Self:
