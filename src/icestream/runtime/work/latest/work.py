@@ -30,7 +30,7 @@ from icestream.operators.latest.mode_switch import ModeSwitch, QueueMode, Switch
 from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.report import ServingReport, combined_report
 from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
-from icestream.operators.latest.update_operator import AppendOperator, NewestOperator, UpdateInputs
+from icestream.operators.latest.update_operator import AppendOperator, UpdateInputs
 from icestream.operators.latest.window_serving import WindowServing, WindowServingOperator
 from icestream.operators.protocol import Operator, Shard
 from icestream.plan.nodes.queries import AnyPlan
@@ -130,7 +130,7 @@ class UpdatesShard(ShardWork):
             plan.ranks,
             plan.front,
         )
-        return NewestOperator(ServingOperator(spec, space), every)
+        return ServingOperator(spec, space, every)
 
     def inputs(self, reader: ParcelReader, shard: int) -> UpdateInputs:
         newest, every = (Parcels(reader, shard, part=kind) for kind in (NEWEST, EVERY))
