@@ -39,6 +39,7 @@ from icestream.operators.dataflow.steps import (
     consumers,
 )
 from icestream.operators.dataflow.stores import ColdOptions
+from icestream.operators.lifetimes.top import TopK
 from icestream.plan.fuse.operator_graph import Graph, Link
 from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, AnyPlan, Source
 from icestream.plan.nodes.spilling import Spilling
@@ -159,6 +160,21 @@ class Dataflow(AnyPlan):
                 match step, [steps[each] for each, _ in after[number]]:
                     case Receive(), [Regroup() as entered]:
                         found[step.edge] = entered.keys
+        return found
+
+    @cached_property
+    def tops(self) -> dict[int, TopK]:
+        """Return the top-k of events that stay, by the edge on which these go to it alone.
+
+        Where nobody asks for the past, only the best events of each batch are sent.
+        """
+        found: dict[int, TopK] = {}
+        for steps in self.components if self.forgets_past else ():
+            after = consumers(steps)
+            for number, step in enumerate(steps):
+                match step, [steps[each] for each, _ in after[number]]:
+                    case Receive(), [Stateful(operator=TopK(grows=True) as operator)]:
+                        found[step.edge] = operator
         return found
 
     @cached_property

@@ -525,7 +525,8 @@ class _Building(DataflowBuilding):
             return None
         found = key_columns(node, lambda scope: self._keys[id(scope)])
         chosen = tuple(next((k for k in keys if k in each), "") for each in found or ())
-        return chosen if chosen and all(chosen) else None
+        # events are not sent by one column twice, though two keys of the component equal it
+        return chosen if chosen and all(chosen) and len({*chosen}) == len(chosen) else None
 
     def _leads(self, origin: int, target: int) -> bool:
         """Return whether events of a component reach another one."""

@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, reduce
 from typing import Any
@@ -66,6 +66,7 @@ from icestream.sql.relations.tree import (
     UnionAll,
     WindowTable,
     bare,
+    walk,
 )
 from icestream.sql.relations.window_query import WindowQuery, window_query
 from icestream.sql.statements.aggregates import AggregateCall
@@ -133,7 +134,7 @@ class Lowering:
         self._text = text
         self._sources = sources
         self._own = own
-        self._scans = [each for each in _all_of(relation) if isinstance(each, Scan)]
+        self._scans = [each for each in walk(relation) if isinstance(each, Scan)]
         #: lowered relations by their text without numbers, with the columns in the order of it
         self._made: dict[str, tuple[Rows, list[str]]] = {}
 
@@ -508,12 +509,6 @@ class Lowering:
 
 
 _ONE = exp.Literal.number(1)
-
-
-def _all_of(relation: Relation) -> Iterator[Relation]:
-    yield relation
-    for each in relation.inputs:
-        yield from _all_of(each)
 
 
 def _types(rows: Staged | Flowing, columns: Sequence[str]) -> list[str]:
