@@ -195,15 +195,20 @@ def read_back(file: TableFile, schema: pa.Schema, files: Files | None = None) ->
     """Return the rows of a file with all columns of its table, also with those added later."""
     with OpenTableFile(files or table_storage(file.table), file.location) as opened:
         found = pq.ParquetFile(opened).read()
+    for name, value in file.values.items():
+        found = found.append_column(name, pa.array([value] * found.num_rows, pa.string()))
+    return with_columns(found, schema)
+
+
+def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows of a query that has changed since with its present columns, or null."""
     columns = [
-        pa.array([file.values[each.name]] * found.num_rows, pa.string()).cast(each.type)
-        if each.name in file.values
-        else found.column(each.name)
-        if each.name in found.column_names
-        else pa.nulls(found.num_rows, each.type)
+        rows.column(each.name).cast(each.type)
+        if each.name in rows.column_names
+        else pa.nulls(rows.num_rows, each.type)
         for each in schema
     ]
-    return pa.table(columns, names=schema.names).cast(schema)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 class _OpenTableFile:
