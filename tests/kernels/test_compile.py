@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ UNCOMPILED = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.j
 CALL = "import kernels; print(kernels.calling(4), *kernels.calling.stats.cache_hits.values())"
 
 
-def called_in(folder: Path, processes: int) -> list[str]:
+def called_in(folder: Path, processes: int, call: str = CALL) -> list[str]:
     """Return what processes that start together say of a kernel: its result, and whether loaded."""
     (folder / "kernels.py").write_text(KERNELS)
     env = {
@@ -37,7 +38,7 @@ def called_in(folder: Path, processes: int) -> list[str]:
         "NUMBA_CACHE_DIR": str(folder / "cache"),
         "NUMBA_DISABLE_JIT": "0",
     }
-    command = [sys.executable, "-c", CALL]
+    command = [sys.executable, "-c", call]
     running = [
         subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
         for _ in range(processes)
@@ -57,6 +58,19 @@ def test_without_a_lock_all_the_same(tmp_path: Path) -> None:
         lock.unlink()
         lock.mkdir()
     assert called_in(tmp_path, 1) == ["44 1"]
+
+
+def test_a_process_that_was_stopped_holds_up_nobody(tmp_path: Path) -> None:
+    impatient = f"from icestream.kernels import compile; compile._LOCK_WAIT = 0.1; {CALL}"
+    assert called_in(tmp_path, 1) == ["44"]
+    (lock,) = tmp_path.glob("cache/**/calling.lock")
+    for code in lock.parent.glob("*calling*.nb?"):
+        code.unlink()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert called_in(tmp_path, 1, impatient) == ["44"]
+    assert not list(lock.parent.glob("*calling*.nb?"))
+    assert called_in(tmp_path, 2) == ["44", "44 1"]
 
 
 def test_parity_kernels_pass_their_tests_uncompiled() -> None:

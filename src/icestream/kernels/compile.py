@@ -6,7 +6,9 @@ Python functions, for debuggers and coverage.
 
 Invariants:
 1. A kernel is compiled by one process at a time (`test_a_kernel_is_compiled_by_one_process`).
-2. Where no lock can be had, each compiles for itself (`test_without_a_lock_all_the_same`).
+2. Where no lock can be had, each compiles for itself (`test_without_a_lock_all_the_same`). One
+   that holds a lock and does not go on holds up nobody for long
+   (`test_a_process_that_was_stopped_holds_up_nobody`); what is made meanwhile is not stored.
 3. Plain kernels give what compiled ones give (`test_parity_kernels_pass_their_tests_uncompiled`).
 
 Cost: opening a file on the first call of a kernel in a process. Plain kernels are several hundred
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -31,6 +34,8 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 #: whether kernels stay Python functions: NUMBA_DISABLE_JIT=1
 PLAIN = bool(config.DISABLE_JIT)  # type: ignore[attr-defined]
+#: seconds that a process waits for one that compiles the same kernel, and between two tries
+_LOCK_WAIT, _LOCK_TRY = 60.0, 0.01
 
 
 def kernel(function: Kernel) -> Kernel:
@@ -66,28 +71,48 @@ def _compiled_once(made: Any) -> Any:
     compile_it = made.compile
 
     def compile_or_wait(signature: Any) -> Any:
-        with global_compiler_lock, _locked(made):
-            return compile_it(signature)
+        with global_compiler_lock, _locked(made) as stored:
+            if stored:
+                return compile_it(signature)
+            made._cache.save_overload = lambda *_: None
+            try:
+                return compile_it(signature)
+            finally:
+                del made._cache.save_overload
 
     made.compile = compile_or_wait
     return made
 
 
 @contextmanager
-def _locked(made: Any) -> Iterator[None]:
-    """Hold the lock of a kernel, a file next to its machine code, if possible."""
+def _locked(made: Any) -> Iterator[bool]:
+    """Hold the lock of a kernel, a file next to its machine code, if possible.
+
+    Yields False if another process has held it for too long.
+    """
     folder, name = made.stats.cache_path, made.py_func.__name__
     if folder is None:
-        yield
+        yield True
         return
     try:
         os.makedirs(folder, exist_ok=True)
         handle = os.open(os.path.join(folder, f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
-        yield
+        yield True
         return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield _acquired(handle)
     finally:
         os.close(handle)
+
+
+def _acquired(handle: int) -> bool:
+    deadline = time.monotonic() + _LOCK_WAIT
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_TRY)
+        else:
+            return True
+    return False
