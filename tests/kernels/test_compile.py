@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from icestream.kernels import compile as compile_
 
 KERNELS = """
 from icestream.kernels.compile import kernel
@@ -57,6 +63,17 @@ def test_without_a_lock_all_the_same(tmp_path: Path) -> None:
         lock.unlink()
         lock.mkdir()
     assert called_in(tmp_path, 1) == ["44 1"]
+
+
+def test_a_stopped_process_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_, "LONGEST_WAIT", 0.1)
+    made = SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path)), py_func=called_in)
+    with (tmp_path / "called_in.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with compile_._locked(made):
+            assert (tmp_path / "called_in.lock").exists()
 
 
 def test_parity_kernels_pass_their_tests_uncompiled() -> None:

@@ -6,7 +6,8 @@ Python functions, for debuggers and coverage.
 
 Invariants:
 1. A kernel is compiled by one process at a time (`test_a_kernel_is_compiled_by_one_process`).
-2. Where no lock can be had, each compiles for itself (`test_without_a_lock_all_the_same`).
+2. Where no lock can be had, each compiles for itself (`test_without_a_lock_all_the_same`), also
+   where a process that is stopped has it (`test_a_stopped_process_keeps_nobody_waiting`).
 3. Plain kernels give what compiled ones give (`test_parity_kernels_pass_their_tests_uncompiled`).
 
 Cost: opening a file on the first call of a kernel in a process. Plain kernels are several hundred
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -31,6 +33,8 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 #: whether kernels stay Python functions: NUMBA_DISABLE_JIT=1
 PLAIN = bool(config.DISABLE_JIT)  # type: ignore[attr-defined]
+#: seconds to wait for another process; a kernel takes a few to compile
+LONGEST_WAIT = 60.0
 
 
 def kernel(function: Kernel) -> Kernel:
@@ -87,7 +91,19 @@ def _locked(made: Any) -> Iterator[None]:
         yield
         return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        _wait_for(handle)
         yield
     finally:
         os.close(handle)
+
+
+def _wait_for(handle: int) -> None:
+    """Take the lock of a file once others have released it, but do not wait for ever."""
+    until = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return
