@@ -67,8 +67,6 @@ SNAPSHOT = 2
 
 #: maximum bytes of states in one slice record
 SLICE_BYTES = 65536
-#: least number of slices in a portion
-PORTION_SLICES = 8
 #: maximum number of rows of one batch of results
 RESULT_ROWS = 4096
 
@@ -92,10 +90,8 @@ class ObjectOperator(LoggedOperator):
         self._header.setdefault("position", {"start": MINUS_INFINITY, "done": MINUS_INFINITY})
         self._header.setdefault("groups", 0)
         self._directory = NodeDirectory(shard.arena)
-        # a quarter of the memory is for the directory
-        self._portion = max(1, 3 * shard.account.budget.total // (4 * WORK))
-        # the slices that a window is read from, one of each node, leave room in a portion
-        self._slice_bytes = min(SLICE_BYTES, -(-self._portion // PORTION_SLICES))
+        self._portion = max(1, shard.account.budget.total // (2 * WORK))
+        self._slice_bytes = min(SLICE_BYTES, self._portion)
         self._assembly = Assembly(shard, self._states, self._portion, self._largest_window)
         self._assembly.keeps = kept_ids(self._header)
         #: the maximum number of nodes that one window was composed of
