@@ -84,14 +84,16 @@ class JoinInputs:
             for ratio, average in zip(ratios, self.ratios, strict=True)
         ]
         values = [_values(self.tuples, ratio) for ratio in each]
+        ways = 1 if self.spread == PARTITIONS else self.spread
         onward = [
-            np.array([_onward(high[n], high[n + 1], dice) for _ in range(min(self.spread, 8))])
+            np.array([_onward(high[n], high[n + 1], dice) for _ in range(ways)])
             for n in range(JOINS - 1)
         ]
-        weights = [np.divide(ratio, wanted) for ratio, wanted in zip(ratios, each, strict=True)]
 
         def places(join: int) -> Ints:
-            ends = np.cumsum(weights[join]) / weights[join].sum()
+            if self.equal == TUPLES:
+                return dice.permutation(np.arange(self.tuples) % PARTITIONS)
+            ends = np.cumsum(ratios[join]) / ratios[join].sum()
             evenly = (np.arange(self.tuples) + 0.5) / self.tuples
             return dice.permutation(np.searchsorted(ends, evenly))
 
@@ -103,8 +105,8 @@ class JoinInputs:
         def after(join: int, places: Ints) -> Ints:
             if self.spread == PARTITIONS:
                 return dice.permutation(places)
-            ways = onward[join]
-            return ways[dice.integers(0, len(ways), len(places)), places]
+            way = 0 if self.spread == 1 else dice.integers(0, self.spread, len(places))
+            return np.asarray(onward[join][way, places])
 
         numbers = np.arange(self.tuples)
         return {

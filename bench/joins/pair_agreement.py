@@ -65,7 +65,7 @@ def alone(
 ) -> npt.NDArray[np.bool_]:
     """Return which of the first `rows` rows of a stream have no partner in the other."""
     _, first, last = _partners(left, right, rows, within_ms)
-    return first == last
+    return np.asarray(first == last)
 
 
 def _partners(

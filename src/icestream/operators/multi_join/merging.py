@@ -100,7 +100,7 @@ def worth_merging(generations: Generations, room: int) -> Ints:
 
 
 @dataclass
-class Merge:
+class SegmentMerge:
     """Writes needed rows of segments again, those of adjacent partitions together."""
 
     generations: Generations

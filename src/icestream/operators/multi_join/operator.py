@@ -56,7 +56,7 @@ from icestream.operators.multi_join.generations import (
     Generations,
 )
 from icestream.operators.multi_join.logged_rows import LoggedRows
-from icestream.operators.multi_join.merging import Merge, Needs, worth_merging
+from icestream.operators.multi_join.merging import Needs, SegmentMerge, worth_merging
 from icestream.operators.multi_join.probing import Chunk, combined
 from icestream.operators.multi_join.recovery import JoinRecovery
 from icestream.operators.multi_join.resident import Resident
@@ -460,7 +460,7 @@ class MultiJoin:
             account.reserve(room)
             taken = room
             generations.reserve_segment()
-            kept, made = Merge(
+            kept, made = SegmentMerge(
                 generations,
                 self._needs(),
                 self._shard.log,
