@@ -63,7 +63,7 @@ def test_productive_partitions_have_more_tuples_if_all_have_as_many_values() -> 
         assert tuples[:150] == pytest.approx(200 * LOW, abs=1)
         assert tuples[150:] == pytest.approx(200 * HIGH, abs=1)
         values = [len(np.unique(columns[name][partitions == p])) for p in range(PARTITIONS)]
-        assert values == pytest.approx(67, abs=8)
+        assert np.array(values) == pytest.approx(67, abs=8)
 
 
 @pytest.mark.parametrize("spread", [1, 2, 8, PARTITIONS])
