@@ -15,6 +15,7 @@ from icestream.demo.call_centre.display import (
     summary_table,
 )
 from icestream.demo.call_centre.generator import BEGIN
+from icestream.demo.call_centre.kpis import ALL, GROUPINGS, WHOLE
 
 HOUR = 3_600_000_000
 Report = Callable[..., dict[str, Any]]
@@ -44,6 +45,29 @@ def text(shown: RenderableType) -> str:
     with console.capture() as capture:
         console.print(shown)
     return capture.get()
+
+
+def test_all_144_figures_are_shown_of_the_busiest_group_of_each_key(
+    status: CallCenterStatus,
+) -> None:
+    def row(key: str, value: int, calls: int) -> dict[str, Any]:
+        times = {figure.column: 7_200 for figure in WHOLE}
+        return {**dict.fromkeys(GROUPINGS), **times, key: value, "calls": calls}
+
+    status.grouping = ALL
+    status.rows = [row(key, 10 * place + 1, 5_000 + place) for place, key in enumerate(GROUPINGS)]
+    status.rows.append(row("serviceId", 2, 4_999))
+    status.window_end = BEGIN + 25 * HOUR
+    shown = text(kpi_table(status, most=10))
+    assert "agentId" in shown
+    assert "Roaming" in shown
+    assert "Technical" not in shown
+    (calls,) = (line for line in shown.splitlines() if "calls" in line)
+    assert calls.split()[1:] == [f"5,00{place}" for place in range(8)]
+    for figure in WHOLE[1:]:
+        (line,) = (line for line in shown.splitlines() if f"{figure.title} " in line)
+        assert line.split()[3:] == ["7200.0" if figure.function == "avg" else "2"] * 8
+    assert len(WHOLE) * len(GROUPINGS) == 104
 
 
 def test_before_the_first_batch_there_is_a_page_too(status: CallCenterStatus) -> None:
