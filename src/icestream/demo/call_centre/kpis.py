@@ -115,7 +115,9 @@ def shown_figures(grouping: str) -> tuple[Figure, ...]:
 
 def busiest(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the row of KPIs with the most calls of each key, among rows that have one key each."""
-    by_key = {key: [row for row in rows if row[key] is not None] for key in GROUPINGS}
+    # the last row of a group that became empty counts no calls
+    full = [row for row in rows if row["calls"]]
+    by_key = {key: [row for row in full if row[key] is not None] for key in GROUPINGS}
     return {key: by_calls(own, 1)[0] for key, own in by_key.items() if own}
 
 
