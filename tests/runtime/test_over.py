@@ -218,18 +218,6 @@ def test_bounded_an_instant_of_more_events_than_a_chunk(tmp_path: Path) -> None:
     ]
 
 
-def test_groups_are_opened_as_tuples_settle_and_not_read_again(tmp_path: Path) -> None:
-    node = with_features(FromSource(PAYMENTS), calls_of("card"))
-    flow = plans.dataflow(plans.PlanStream(node), "append", (PAYMENTS,), slack=60 * SECOND)
-    query = open_dataflow(flow, tmp_path, budget=64 << 20, shards=1)
-    groups_of = event_frames._groups_of
-    with mock.patch.object(event_frames, "_groups_of", side_effect=groups_of) as opened:
-        for batch in batches(flow, payments(5, 300), 100):
-            query.feed([[batch]])
-    assert opened.call_count > 0
-    assert all(len(call.args) == 1 for call in opened.call_args_list)
-
-
 def test_features_of_several_calls_are_computed_together() -> None:
     first = with_features(FromSource(PAYMENTS), calls_of("card"))
     again = [replace(each, name=f"{each.name}_again") for each in calls_of("card")]

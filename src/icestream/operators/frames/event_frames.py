@@ -36,7 +36,7 @@ from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.frames.lift import bounded_slices, distinct_groups
 from icestream.operators.frames.moving import MovingPass
-from icestream.operators.frames.operator import BUFFERED, FrameOperator, buffered_chunks
+from icestream.operators.frames.operator import FrameOperator, buffered_chunks
 from icestream.operators.frames.rings import RingPass, Rings
 from icestream.operators.frames.spec import FrameSpec
 from icestream.operators.frames.tuples import BLOCK_BYTES, EVENT_WORDS, TupleLog, TupleRun
@@ -106,6 +106,8 @@ class EventFramesSpec:
 class EventFrames(FrameOperator):
     """The frames of the events of one shard."""
 
+    _chunks = 20
+
     def __init__(self, spec: EventFramesSpec, shard: Shard) -> None:
         self._spec = spec
         results = [pa.schema([pa.field(TIME, pa.int64()), *each]) for each in spec.answers]
@@ -114,19 +116,17 @@ class EventFrames(FrameOperator):
         #: identities of the events that settled in the current version
         self._events = Rings(shard.arena, 1, EVENT_WORDS, "events")
         self._settled_rows = 0
-        #: whether the groups of all tuples that settled in the current version are open
-        self._opened = False
         #: bytes of rows that steps after this one may hold
         self.gathered_bytes = self._chunk_bytes
 
     def run(self, inputs: ChangeInputs | None, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield the answers of the events that a watermark makes final."""
-        self._changes, self._opened = inputs, True
+        self._changes = inputs
         self._events.open()
         with closing(self._events):
             for _, batch in self.on_watermark(watermark):
                 yield batch
-        self._changes, self._opened = None, False
+        self._changes = None
 
     def _arriving(self) -> Iterator[tuple[Table, Micros]]:
         """Yield the events of the batch as tuples with identities, on all edges."""
@@ -142,10 +142,14 @@ class EventFrames(FrameOperator):
     def _identified(self, events: pa.RecordBatch) -> Table:
         """Return events as tuples with identities before their times."""
         names = [TIME if name == LE else name for name in events.schema.names]
-        tuples = self._tuples_in(events.rename_columns(names), EVENT_WORDS)
-        tuples[:, -3] = events.column(BATCH).to_numpy()
-        tuples[:, -2] = events.column(ARRIVAL).to_numpy()
-        return tuples
+        piece = events.rename_columns(names)
+        tuples = self._tuples_in(piece)
+        whole = np.empty((len(tuples), tuples.shape[1] + EVENT_WORDS), dtype=np.int64)
+        whole[:, : -1 - EVENT_WORDS] = tuples[:, :-1]
+        whole[:, -3] = piece.column(BATCH).to_numpy()
+        whole[:, -2] = piece.column(ARRIVAL).to_numpy()
+        whole[:, -1] = tuples[:, -1]
+        return whole
 
     def _tuple_log(self, settled: Any = None) -> TupleLog:
         return super()._tuple_log(settled or self._settled_form)
@@ -154,7 +158,6 @@ class EventFrames(FrameOperator):
         """Keep the identities of tuples that settle for this version, the rest for later ones."""
         if len(table) == 0:
             return table
-        self._opened = self._opened and self._partitions.open_here(_groups_of(table))
         events = np.ascontiguousarray(table[:, -1 - EVENT_WORDS : -1])
         self._events.write(self._settled_rows, 0, events)
         self._settled_rows += len(events)
@@ -171,12 +174,10 @@ class EventFrames(FrameOperator):
     # -- a watermark -----------------------------------------------------------------------
 
     def _open_groups(self, partition: Partition) -> None:
-        """Open the groups of tuples that settled, unless they were opened as they did."""
-        if self._opened:
-            return
+        """Open the groups of tuples that settled, when they are about to enter."""
         for stretch in self._tuples.read(self._position["entered"], self._tuples.size, partition):
             if len(stretch.tuples):
-                self._admit(partition, partial(_groups_of, stretch.tuples, partition))
+                self._admit(partition, partial(_groups_of, stretch, partition))
 
     def _log_keys(self, keys: pa.Table) -> None:
         """Log nothing: tuples that settled have the identities of their groups."""
@@ -278,7 +279,10 @@ class EventFrames(FrameOperator):
     @property
     def _needed_bytes(self) -> int:
         """Return the quota with which everything in memory can stay there."""
-        held = int(self._shard.arena.bytes / (1 - BUFFERED))
+        frames = len(self._frames)
+        held = int(
+            self._shard.arena.bytes / (1 - buffered_chunks(frames) / (self._chunks * frames))
+        )
         return 2 * self._all_ring_bytes + max(held, self._spec.least_quota)
 
     @property
@@ -291,14 +295,11 @@ class EventFrames(FrameOperator):
         }
 
 
-def _groups_of(tuples: Table, partition: Partition | None = None) -> pa.Table:
-    """Return the groups of tuples, of those inside a partition, with their latest times."""
-    id_high, id_low = identities(tuples)
-    inside = np.arange(len(tuples))
-    if partition is not None:
-        inside = np.flatnonzero(partition.holds(id_high))
-    times = np.ascontiguousarray(tuples[:, -1])
-    ids, last, _ = distinct_groups(id_high, id_low, times, inside)
+def _groups_of(run: TupleRun, partition: Partition) -> pa.Table:
+    """Return the groups of a run's tuples inside a partition, with their latest times."""
+    id_high, id_low = identities(run.tuples)
+    times, inside = np.ascontiguousarray(run.tuples[:, -1]), partition.holds(id_high)
+    ids, last, _ = distinct_groups(id_high, id_low, times, np.flatnonzero(inside))
     columns = [pa.array(each) for each in (ids[:, 0], ids[:, 1], last)]
     return pa.Table.from_arrays(columns, names=[ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST])
 

@@ -71,20 +71,17 @@ class Lifter:
     def __init__(self, layout: TupleLayout, codec: KeyCodec) -> None:
         self._layout = layout
         self._codec = codec
-        self._identity = replace_extents(layout).entry_identity
 
-    def lift(self, batch: pa.RecordBatch, arrived: int, more: int = 0) -> Table:
-        """Return one tuple per event, with `more` words of zeros before its time.
-
-        `arrived` is the number of earlier events.
-        """
+    def lift(self, batch: pa.RecordBatch, arrived: int) -> Table:
+        """Return one tuple per event; `arrived` is the number of earlier events."""
         rows, layout = batch.num_rows, self._layout
         columns = {name: InputColumn(batch.column(name)) for name in batch.schema.names}
         if ARRIVAL not in columns:
             columns[ARRIVAL] = InputColumn(pa.array(np.arange(arrived, arrived + rows)))
         slots = np.arange(rows)
-        tuples = np.zeros((rows, layout.tuple_width + more), dtype=np.int64)
-        tuples[:, : len(self._identity)] = self._identity
+        tuples = np.zeros((rows, layout.tuple_width), dtype=np.int64)
+        nothing = replace_extents(layout).entry_identity
+        tuples[:, : len(nothing)] = nothing
         for field in layout.fixed:
             fold_field(field, layout.in_tuple[field], tuples, slots, columns, 0, rows)
         for field in layout.sums:

@@ -62,7 +62,6 @@ from icestream.operators.frames.tuples import (
     BLOCK,
     BLOCK_BYTES,
     MERGED,
-    MOST_BLOCK_BYTES,
     SETTLED,
     Blocks,
     TupleLog,
@@ -88,17 +87,9 @@ POSITION = 7
 EXTRA_WORDS = "extra words"
 
 
-#: part of a quota for buffers; the rest is for groups
-BUFFERED = 1 / 4
-
-
 def buffered_chunks(frames: int) -> int:
-    """Return the chunks that so many frames hold at once.
-
-    All of them: tuples that enter, those that wait for the rest of their instant, windows that were
-    shown, and their copy. Each: tuples that leave, and its results.
-    """
-    return 4 + 2 * frames
+    """Return the chunks of tuples and results that so many frames hold at once."""
+    return 2 + 4 * frames
 
 
 class FrameOperator(LoggedOperator):
@@ -106,6 +97,8 @@ class FrameOperator(LoggedOperator):
 
     lifetimes: ClassVar[tuple[str, ...]] = (MERGED, ARRIVALS, SETTLED, BASE)
     _position_kind = POSITION
+    #: chunks of tuples of each frame in a quota
+    _chunks: ClassVar[int] = 32
 
     def __init__(
         self, specs: Sequence[FrameSpec], shard: Shard, results: Sequence[pa.Schema]
@@ -144,13 +137,10 @@ class FrameOperator(LoggedOperator):
         self._layout = shared.widened(extents_of(self._position, shared))
         quota = shard.account.budget.total
         #: bytes of tuples held at once, and of result fields buffered before they are emitted
-        chunks = buffered_chunks(len(specs))
-        chunk_bytes = min(MOST_BLOCK_BYTES, int(BUFFERED * quota) // chunks)
-        self._chunk_bytes = max(BLOCK_BYTES, chunk_bytes)
+        self._chunk_bytes = max(BLOCK_BYTES, quota // (self._chunks * len(specs)))
         self._rings = [self._ring_file(number) for number in range(len(specs))]
-        shard.account.resize(chunks * self._chunk_bytes + self._all_ring_bytes)
-        #: words of windows that were shown, of one frame at a time
-        self._shown = np.empty(self._chunk_bytes // 8, dtype=np.int64)
+        buffers = buffered_chunks(len(specs)) * self._chunk_bytes
+        shard.account.resize(buffers + self._all_ring_bytes)
         self._groups = ResidentGroups(self._layout, self._codec, shard.arena)
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
         self._tuples = self._tuple_log()
@@ -213,9 +203,9 @@ class FrameOperator(LoggedOperator):
             if piece.num_rows:
                 yield self._tuples_in(piece), bound
 
-    def _tuples_in(self, batch: pa.RecordBatch, more: int = 0) -> Table:
-        """Return events as tuples, with words before the time; groups have room for their sums."""
-        tuples = self._lifter.lift(batch, self._position["arrived"], more)
+    def _tuples_in(self, batch: pa.RecordBatch) -> Table:
+        """Return events as tuples, for whose sums the rows of groups have room."""
+        tuples = self._lifter.lift(batch, self._position["arrived"])
         self._position["arrived"] += batch.num_rows
         self._widen(self._layout.extents_in(tuples))
         return tuples
@@ -290,7 +280,7 @@ class FrameOperator(LoggedOperator):
 
     def _output(self, number: int) -> FrameOutput:
         layout, results = self._layout.frames[number], self._results[number]
-        return FrameOutput(self._specs[number], layout, self._groups, results, self._shown)
+        return FrameOutput(self._specs[number], layout, self._groups, results, self._chunk_bytes)
 
     def _pass(
         self, partition: Partition, passes: Sequence[MovingPass | RingPass], watermark: Micros

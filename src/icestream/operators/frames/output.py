@@ -1,8 +1,7 @@
 """Result rows of frames, collected until they fill a batch.
 
 Idea: windows are collected as words in a flat table, with the slot of their group and their
-instant. Keys and answers are computed from them a batch at a time. Frames that share tuples are
-shown one after the other, in the same buffer.
+instant. Keys and answers are computed from them a batch at a time.
 """
 
 from __future__ import annotations
@@ -26,21 +25,18 @@ class FrameOutput:
         layout: FrameLayout,
         groups: ResidentGroups,
         results: pa.Schema,
-        buffer: Ints,
+        size: int,
     ) -> None:
-        """Collect in a buffer; `layout` defines where the frame is in a row."""
+        """Collect up to `size` bytes of words; `layout` defines where the frame is in a row."""
         words = layout.field_words
-        room = max(1, len(buffer) // (words + 2))
-        if len(buffer) < words + 2:
-            buffer = np.empty(words + 2, dtype=np.int64)
-        fields, self.slots, self.times = np.split(
-            buffer[: room * (words + 2)], [room * words, -room]
-        )
+        room = max(1, size // (8 * (words + 2)))
         self._spec = spec
         self._layout = layout
         self._groups = groups
         self._results = results
-        self.fields: Table = fields.reshape(room, words)
+        self.fields: Table = np.empty((room, words), dtype=np.int64)
+        self.slots: Ints = np.empty(room, dtype=np.int64)
+        self.times: Ints = np.empty(room, dtype=np.int64)
         #: windows collected
         self.rows = 0
 

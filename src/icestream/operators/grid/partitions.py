@@ -177,22 +177,15 @@ class Partitions:
         They are chosen again whenever the partition is split to make room; None if there are none.
         """
         while (keys := chosen()).num_rows:
+            id_high, id_low, last = (
+                keys.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)
+            )
             try:
-                return keys, self._groups.admit(*_ids_and_times(keys), keys)
+                return keys, self._groups.admit(id_high, id_low, last, keys)
             except Refused as refused:
                 if not self._relieve() and not self.split(partition):
                     raise shortage(self._budget, refused) from refused
         return None
-
-    def open_here(self, keys: pa.Table) -> bool:
-        """Open groups between visits; False if they may be in several partitions or do not fit."""
-        if len(self) > 1 or self._arena.header[self._resident] != self._all[0]["low"]:
-            return False
-        try:
-            self._groups.admit(*_ids_and_times(keys), keys)
-        except Refused:
-            return False
-        return True
 
     def split(self, partition: Partition) -> bool:
         """Halve the partition in memory; the upper half waits for its visit.
@@ -340,13 +333,6 @@ class Partitions:
         name, facts["image"] = facts["image"], None
         if name is not None and all(each["image"] != name for each in self._all):
             os.unlink(self._arena.path(name))
-
-
-def _ids_and_times(keys: pa.Table) -> tuple[Ids, Ids, Ints]:
-    id_high, id_low, last = (
-        keys.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)
-    )
-    return id_high, id_low, last
 
 
 def with_room(action: Callable[[], object], partitions: Iterable[Partitions]) -> None:
