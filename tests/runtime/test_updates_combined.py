@@ -90,15 +90,13 @@ def test_oracle_a_union_believes_its_source_of_truth(restart: bool, tmp_path: Pa
         ranks=(1, 0),
     )
     stream = UpdateStream(QUOTES, ("symbol",), "ts")
-    union = UpdateUnion([stream, stream], truth=[1])
+    union = UpdateUnion([stream, stream], [1])
     expected: dict[str, int] = {}
     batches = scenario(3, 30, grid=10)
     for rows in batches:
         sides = [reported([row for row in rows if row[3] == s]) for s in (0, 1)]
-        inputs = {
-            s: pa.RecordBatch.from_arrays(b.columns[2:], schema=QUOTES) for s, b in enumerate(sides)
-        }
-        for row in union.merge(inputs).to_pylist():
+        inputs = [pa.RecordBatch.from_arrays(b.columns[2:], schema=QUOTES) for b in sides]
+        for row in union.on_batch(inputs).to_pylist():
             expected[row["symbol"]] = row["price"]
     found: dict[str, int] = {}
     times: dict[str, Any] = {}
@@ -159,9 +157,9 @@ def test_oracle_the_newest_match_of_every_key_is_served(
             mine = sorted((row for row in rows if row[3] == port), key=lambda row: row[2])
             batch = sides_of(mine)
             columns = [batch.column(2), batch.column(3), batch.column(4 + port)]
-            for row in plain.on_rows(
-                port, pa.RecordBatch.from_arrays(columns, schema=stream.schema)
-            ).to_pylist():
+            sides = [pa.RecordBatch.from_pylist([], each.schema) for each in (LEFT, RIGHT)]
+            sides[port] = pa.RecordBatch.from_arrays(columns, schema=stream.schema)
+            for row in plain.on_batch(sides).to_pylist():
                 expected[row["symbol"]] = row
     found: dict[str, Any] = {}
     served = 0

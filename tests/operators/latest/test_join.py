@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,6 +32,13 @@ def rows(port: int, values: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(
         [{"k": k, "t": t, name: v} for k, t, v in values], schema=schema
     )
+
+
+def newest(join: UpdateJoin, port: int, values: list[Row]) -> list[dict[str, Any]]:
+    """Return the newest match of each key that rows of one side make."""
+    sides = [rows(0, []), rows(1, [])]
+    sides[port] = rows(port, values)
+    return list({row["k"]: row for row in join.on_batch(sides).to_pylist()}.values())
 
 
 @given(
@@ -78,7 +86,7 @@ def test_oracle_join_beside_its_definition(
                         and (key not in best or pair > best[key][:2])
                     ):
                         best[key] = (*pair, a, b)
-            found = join.on_rows(port, rows(port, batch)).to_pylist()
+            found = newest(join, port, batch)
             assert {row["k"]: (row["t"], row["a"], row["b"]) for row in found} == {
                 key: (younger, a, b) for key, (younger, _, a, b) in best.items()
             }
@@ -90,8 +98,8 @@ def test_oracle_join_beside_its_definition(
 
 def test_the_newest_match_is_delivered_alone() -> None:
     join = UpdateJoin(LEFT, RIGHT, within=10)
-    join.on_rows(0, rows(0, [("a", 1, 1), ("a", 2, 2), ("b", 3, 3)]))
-    found = join.on_rows(1, rows(1, [("a", 5, 7), ("a", 6, 8)])).to_pylist()
+    newest(join, 0, [("a", 1, 1), ("a", 2, 2), ("b", 3, 3)])
+    found = newest(join, 1, [("a", 5, 7), ("a", 6, 8)])
     assert found == [{"k": "a", "t": 6, "a": 2, "b": 8}]
 
 
@@ -99,8 +107,8 @@ def test_bounded_join_forgets_what_cannot_match(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(join_module, "ENOUGH_ROWS", 8)
     join = UpdateJoin(LEFT, RIGHT, within=5)
     for time in range(0, 2000, 2):
-        join.on_rows(0, rows(0, [("a", time, time)]))
-        join.on_rows(1, rows(1, [("a", time + 1, time)]))
+        newest(join, 0, [("a", time, time)])
+        newest(join, 1, [("a", time + 1, time)])
         stored = join.state()
         assert max(len(stored["left.keys"]), len(stored["right.keys"])) <= 20
 
@@ -111,8 +119,8 @@ def test_bounded_join_forgets_keys_of_one_side(monkeypatch: pytest.MonkeyPatch) 
     matches = 0
     for time in range(0, 2000, 2):
         # "a" is on both sides, other keys are on the left alone and never come again
-        join.on_rows(0, rows(0, [("a", time, time), (f"k{time}", time, time)]))
-        found = join.on_rows(1, rows(1, [("a", time + 1, time)])).to_pylist()
+        newest(join, 0, [("a", time, time), (f"k{time}", time, time)])
+        found = newest(join, 1, [("a", time + 1, time)])
         matches += [row["a"] for row in found] == [time]
         stored = join.state()
         assert max(len(stored["left.keys"]), len(stored["right.keys"])) <= 40
@@ -122,9 +130,9 @@ def test_bounded_join_forgets_keys_of_one_side(monkeypatch: pytest.MonkeyPatch) 
         join.recall({name: array.copy() for name, array in stored.items()})
     assert matches == 1000
     # a row that is not too late finds what it can match
-    join.on_rows(0, rows(0, [("b", 2010, 7)]))
-    join.on_rows(1, rows(1, [(f"c{time}", time, 1) for time in range(2000, 2018)]))
-    (match,) = join.on_rows(1, rows(1, [("b", 2008, 8)])).to_pylist()
+    newest(join, 0, [("b", 2010, 7)])
+    newest(join, 1, [(f"c{time}", time, 1) for time in range(2000, 2018)])
+    (match,) = newest(join, 1, [("b", 2008, 8)])
     assert (match["t"], match["a"], match["b"]) == (2010, 7, 8)
 
 
@@ -138,10 +146,10 @@ def test_streams_that_do_not_fit_are_refused() -> None:
 
 def test_rows_that_are_older_are_late_and_one_as_old_replaces_the_one_before() -> None:
     join = UpdateJoin(LEFT, RIGHT, within=1)
-    join.on_rows(0, rows(0, [("a", 3, 1), ("a", 3, 2), ("a", 2, 3)]))
+    newest(join, 0, [("a", 3, 1), ("a", 3, 2), ("a", 2, 3)])
     assert join.late == 1
-    assert [row["a"] for row in join.on_rows(1, rows(1, [("a", 4, 7)])).to_pylist()] == [2]
-    assert [row["a"] for row in join.on_rows(0, rows(0, [("a", 3, 9)])).to_pylist()] == [9]
+    assert [row["a"] for row in newest(join, 1, [("a", 4, 7)])] == [2]
+    assert [row["a"] for row in newest(join, 0, [("a", 3, 9)])] == [9]
 
 
 @given(
@@ -177,7 +185,7 @@ def test_oracle_every_match_does_not_depend_on_the_pieces(
     for first, last in pairwise(bounds):
         chosen = [each for each in reported if first <= instants.index(each[0]) < last]
         both = [rows(port, [row for _, side, row in chosen if side == port]) for port in (0, 1)]
-        for row in join.on_both(both[0], both[1]).to_pylist():
+        for row in join.on_batch(both).to_pylist():
             assert (row["k"], row["t"]) not in found
             found[row["k"], row["t"]] = row["a"], row["b"]
     assert found == {instant: (a, b) for instant, (_, a, b) in wanted.items()}

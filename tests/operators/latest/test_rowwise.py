@@ -29,16 +29,15 @@ ROWS = st.lists(
 
 @given(rows=ROWS)
 def test_oracle_filter_keeps_rows_that_meet_the_condition(rows: list[Row]) -> None:
-    found = UpdateFilter(STREAM, "v > 1").on_rows(
-        0, pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-    )
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    found = UpdateFilter(STREAM, "v > 1").on_batch([batch])
     assert found.to_pylist() == [row for row in rows if row["v"] is not None and row["v"] > 1]
 
 
 @given(rows=ROWS)
 def test_oracle_map_computes_columns_and_keeps_key_and_time(rows: list[Row]) -> None:
     mapped = UpdateMap(STREAM, ["t", "k", "v + 1 AS w"])
-    found = mapped.on_rows(0, pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+    found = mapped.on_batch([pa.RecordBatch.from_pylist(rows, schema=SCHEMA)])
     assert mapped.result.keys == ("k",)
     assert found.schema.names == ["t", "k", "w"]
     assert found.to_pylist() == [

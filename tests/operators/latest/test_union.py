@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.core.errors import DefinitionError, InputError
+from icestream.core.errors import DefinitionError
 from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
 
@@ -33,37 +33,10 @@ def values(batch: pa.RecordBatch) -> list[Row]:
     calls=st.lists(st.dictionaries(st.integers(0, 2), BATCH, min_size=1), max_size=5),
     truth=st.permutations([0, 1, 2]),
 )
-def test_oracle_union_beside_its_definition(
-    calls: list[dict[int, list[Row]]], truth: list[int]
-) -> None:
-    union = UpdateUnion([STREAM] * 3, truth=truth)
-    last: dict[str, tuple[int, int]] = {}
-    taken = 0
-    for call in calls:
-        best: dict[str, tuple[tuple[int, int, int], Row]] = {}
-        order = 0
-        for port in sorted(call):
-            for row in call[port]:
-                order += 1
-                rank = (row[1], -truth.index(port), order)
-                is_young = rank[:2] >= last.get(row[0], (-1, 0))
-                if is_young and (row[0] not in best or rank > best[row[0]][0]):
-                    best[row[0]] = (rank, row)
-        found = values(union.merge({port: rows(call[port]) for port in call}))
-        assert sorted(found) == sorted(row for _, row in best.values())
-        last |= {key: rank[:2] for key, (rank, _) in best.items()}
-        taken += sum(len(batch) for batch in call.values()) - len(found)
-    assert union.late + union.superseded == taken
-
-
-@given(
-    calls=st.lists(st.dictionaries(st.integers(0, 2), BATCH, min_size=1), max_size=5),
-    truth=st.permutations([0, 1, 2]),
-)
 def test_oracle_every_row_of_a_union_that_goes_up(
     calls: list[dict[int, list[Row]]], truth: list[int]
 ) -> None:
-    union = UpdateUnion([STREAM] * 3, truth=truth)
+    union = UpdateUnion([STREAM] * 3, truth)
     last: dict[str, tuple[int, int]] = {}
     for call in calls:
         best: dict[tuple[str, int], tuple[int, int]] = {}
@@ -73,45 +46,33 @@ def test_oracle_every_row_of_a_union_that_goes_up(
                 known = best.get((key, time), (trust, 0))
                 if (time, trust) >= last.get(key, (-1, 0)) and trust >= known[0]:
                     best[key, time] = trust, value
-        found = values(union.merge({port: rows(call[port]) for port in call}, every=True))
+        found = values(union.on_batch([rows(call.get(port, [])) for port in range(3)]))
         assert sorted(found) == sorted((*at, value) for at, (_, value) in best.items())
         assert [time for _, time, _ in found] == sorted(time for _, time, _ in found)
         for (key, time), (trust, _) in sorted(best.items(), key=lambda each: each[0][1]):
             last[key] = time, trust
-        again = UpdateUnion([STREAM] * 3, truth=truth)
+        again = UpdateUnion([STREAM] * 3, truth)
         again.recall(union.state())
         union = again
 
 
 def test_the_youngest_is_delivered_without_waiting_for_slow_inputs() -> None:
-    union = UpdateUnion([STREAM, STREAM])
-    assert values(union.on_rows(0, rows([("a", 5, 1), ("a", 7, 2)]))) == [("a", 7, 2)]
-    assert values(union.on_rows(1, rows([("a", 6, 9), ("a", 7, 9), ("b", 1, 0)]))) == [("b", 1, 0)]
-    assert (union.late, union.superseded) == (2, 1)
+    union = UpdateUnion([STREAM, STREAM], [0, 1])
+    first = union.on_batch([rows([("a", 5, 1), ("a", 7, 2)]), rows([])])
+    assert values(first) == [("a", 5, 1), ("a", 7, 2)]
+    later = union.on_batch([rows([]), rows([("a", 6, 9), ("a", 7, 9), ("b", 1, 0)])])
+    assert values(later) == [("b", 1, 0)]
+    assert union.late == 2
 
 
 def test_equal_times_are_settled_by_the_declared_truth() -> None:
-    both = {0: rows([("a", 9, 24)]), 1: rows([("a", 9, 25)])}
-    assert values(UpdateUnion([STREAM, STREAM], truth=[1]).merge(both)) == [("a", 9, 25)]
-    assert values(UpdateUnion([STREAM, STREAM], truth=[0]).merge(both)) == [("a", 9, 24)]
-
-
-def test_conflicts_without_a_truth_are_refused() -> None:
-    union = UpdateUnion([STREAM, STREAM])
-    with pytest.raises(InputError, match="choose the input to trust"):
-        union.merge({0: rows([("b", 9, 0), ("a", 9, 24)]), 1: rows([("a", 9, 25)])})
-    agreed = union.merge({0: rows([("b", 9, 0), ("a", 9, 24)]), 1: rows([("a", 9, 24)])})
-    assert sorted(values(agreed)) == [("a", 9, 24), ("b", 9, 0)]
-
-
-def test_conflicts_behind_the_youngest_do_not_matter() -> None:
-    union = UpdateUnion([STREAM, STREAM])
-    merged = union.merge({0: rows([("a", 1, 1), ("a", 3, 0)]), 1: rows([("a", 1, 2)])})
-    assert values(merged) == [("a", 3, 0)]
+    both = [rows([("a", 9, 24)]), rows([("a", 9, 25)])]
+    assert values(UpdateUnion([STREAM, STREAM], [1]).on_batch(both)) == [("a", 9, 25)]
+    assert values(UpdateUnion([STREAM, STREAM], [0]).on_batch(both)) == [("a", 9, 24)]
 
 
 def test_inputs_that_differ_are_refused() -> None:
     with pytest.raises(DefinitionError, match="same columns"):
-        UpdateUnion([STREAM, UpdateStream(SCHEMA, ("v",), "t")])
+        UpdateUnion([STREAM, UpdateStream(SCHEMA, ("v",), "t")], [])
     with pytest.raises(DefinitionError, match="truth must list inputs"):
-        UpdateUnion([STREAM], truth=[1])
+        UpdateUnion([STREAM], [1])

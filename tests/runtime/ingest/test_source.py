@@ -18,6 +18,7 @@ import icestream as ice
 from icestream.runtime.ingest.arrow import ArrowReader
 from icestream.runtime.ingest.csv import CsvReader
 from icestream.runtime.ingest.parquet import ParquetReader
+from icestream.runtime.ingest.reader import read
 from icestream.runtime.ingest.source import source_of, sources_of
 from icestream.runtime.spark import tasks as executors
 
@@ -95,6 +96,27 @@ def test_oracle_reading_files_directly_gives_the_same_rows(
         patch.setattr(executors.FileExchangeExecutor, "_from_rows", None)
         assert rows(spark, frame, tmp_path, "auto") == expected
     assert expected
+
+
+def test_a_few_rows_in_files_are_read_without_a_job(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "in", "parquet", 3)
+    frame = stream_of(spark, tmp_path / "in", "parquet")
+    found, read_here, shares = [], [], list[Any]()
+
+    def noted(*share: Any) -> Any:
+        shares.append(share)
+        return read(*share)
+
+    monkeypatch.setattr(executors, "read", noted)
+    for most in (executors.LITTLE, 0):
+        monkeypatch.setattr(executors, "LITTLE", most)
+        found.append(rows(spark, frame, tmp_path / str(most), "auto"))
+        read_here.append(len(shares))
+    # tasks are other processes
+    assert read_here[0] == read_here[1] > 0
+    assert found[0] == found[1] != []
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])

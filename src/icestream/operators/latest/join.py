@@ -126,11 +126,6 @@ class _Pairs:
         return cls(keys, np.maximum(ours, theirs), np.minimum(ours, theirs), left, right)
 
     @classmethod
-    def none(cls) -> _Pairs:
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls(nothing, nothing, nothing, nothing, nothing)
-
-    @classmethod
     def together(cls, parts: Sequence[_Pairs]) -> _Pairs:
         columns = zip(*(astuple(each) for each in parts), strict=True)
         return cls(*(np.concatenate(column) for column in columns))
@@ -265,31 +260,25 @@ class UpdateJoin:
             side.places = np.arange(len(side.keys))
             side.settled = int(state[f"{name}.settled"][0])
 
-    def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Process rows of one side and return the newest match of each key."""
-        pairs = self._take(rows, None) if port == LEFT else self._take(None, rows)
-        return self._delivered(pairs.last_of_keys())
-
-    def on_both(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Process rows of both sides; return the newest match of every instant, in time order."""
-        return self._delivered(self._take(left, right).by_time())
-
-    def _take(self, left: pa.RecordBatch | None, right: pa.RecordBatch | None) -> _Pairs:
-        """Store rows, and return the newest match of every key and instant that is new."""
-        found, fresh = [_Pairs.none()], []
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Store rows of both sides; return the newest new match of every instant, in time order."""
         known = [side.rows.num_rows for side in self._sides]
-        for port, rows in ((LEFT, left), (RIGHT, right)):
-            if rows is not None:
-                mine = self._enter(port, rows)
-                fresh.append((port, mine))
-                if self._predicate is not None:
-                    found.append(self._fulfilling(self._news(self._reached(port, *mine), known)))
+        fresh, reached = [], []
+        for port, rows in enumerate(inputs):
+            fresh.append(self._enter(port, rows))
+            if self._predicate is not None:
+                reached.append(self._reached(port, *fresh[-1]))
         if self._predicate is None:
-            found.append(self._news(self._at_instants(fresh), known))
-        pairs = _Pairs.together(found).newest_of_instants()
+            found = self._news(self._at_instants(fresh), known)
+        else:
+            found = self._fulfilling(self._news(_Pairs.together(reached), known))
+        pairs = found.newest_of_instants()
         newest = pairs.last_of_keys()
         self._younger[newest.keys], self._older[newest.keys] = newest.younger, newest.older
-        return pairs
+        return self._delivered(pairs.by_time())
+
+    def forget(self, before: Micros) -> None:
+        """Do nothing: a join forgets what cannot match any more by itself."""
 
     def _enter(self, port: int, rows: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
         """Store rows that are newer than their key's latest; return keys, times and positions."""
@@ -326,10 +315,10 @@ class UpdateJoin:
         ours, theirs = times[mine_at], other.times[other_at]
         return _Pairs.of(keys[mine_at], ours, theirs, *(sides if port == LEFT else sides[::-1]))
 
-    def _at_instants(self, fresh: Sequence[tuple[int, tuple[Ints, Ints, Ints]]]) -> _Pairs:
+    def _at_instants(self, fresh: Sequence[tuple[Ints, Ints, Ints]]) -> _Pairs:
         """Return, for instants that new rows may have changed, the newest rows of both sides."""
         keys, times = [], []
-        for port, (mine, at, _) in fresh:
+        for port, (mine, at, _) in enumerate(fresh):
             other = self._sides[1 - port]
             reached = np.zeros(len(other.keys) + 1, dtype=np.int64)
             np.add.at(reached, bounds(other.keys, other.times, mine, at + 1), 1)

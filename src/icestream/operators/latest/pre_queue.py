@@ -30,8 +30,8 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.latest.coalescing import ORIGIN, NewestUpdates, folded
-from icestream.operators.latest.join import LEFT, RIGHT, UpdateJoin
-from icestream.operators.latest.rowwise import UpdateFilter, UpdateMap
+from icestream.operators.latest.join import UpdateJoin
+from icestream.operators.latest.rowwise import Stateless, UpdateFilter, UpdateMap
 from icestream.operators.latest.saved_arrays import SavedArrays, State
 from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
@@ -40,6 +40,21 @@ from icestream.state.identities import IdRange
 
 #: how far a row may be behind the newest one of its side of a join, unless the query says
 LATENESS = 3_600_000_000
+
+
+class _Sorted(Stateless):
+    """The rows of an input, sorted by time."""
+
+    def __init__(self, stream: UpdateStream) -> None:
+        self.result = stream
+
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        order = np.argsort(self.result.times(inputs[0]), kind="stable")
+        return inputs[0].take(pa.array(order))
+
+
+#: a running node
+PreQueueStep = _Sorted | UpdateFilter | UpdateMap | UpdateUnion | UpdateJoin
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,6 @@ class PreQueueInput:
         return {"inputs": list(self.numbers), "time": self.stream.time, "columns": columns}
 
     def runner(self) -> PreQueueStep:
-        """Return a step that sorts rows by time."""
         return _Sorted(self.stream)
 
 
@@ -73,14 +87,13 @@ class PreQueueFilter:
 
     @property
     def stream(self) -> UpdateStream:
-        return UpdateFilter(self.over.stream, self.condition, zone=self.zone).result
+        return self.runner().result
 
     def describe(self) -> dict[str, Any]:
         return {"where": self.condition}
 
     def runner(self) -> PreQueueStep:
-        operator = UpdateFilter(self.over.stream, self.condition, zone=self.zone)
-        return _Rowwise(operator, self.stream)
+        return UpdateFilter(self.over.stream, self.condition, zone=self.zone)
 
 
 @dataclass(frozen=True)
@@ -97,16 +110,13 @@ class PreQueueMap:
 
     @property
     def stream(self) -> UpdateStream:
-        made = UpdateMap(self.over.stream, self.columns, zone=self.zone).result
-        columns = pa.schema([pa.field(each.name, each.type) for each in made.schema])
-        return UpdateStream(columns, made.keys, made.time)
+        return self.runner().result
 
     def describe(self) -> dict[str, Any]:
         return {"select": list(self.columns)}
 
     def runner(self) -> PreQueueStep:
-        operator = UpdateMap(self.over.stream, self.columns, zone=self.zone)
-        return _Rowwise(operator, self.stream)
+        return UpdateMap(self.over.stream, self.columns, zone=self.zone)
 
 
 @dataclass(frozen=True)
@@ -119,16 +129,13 @@ class PreQueueUnion:
 
     @property
     def stream(self) -> UpdateStream:
-        return self._union().result
+        return self.runner().result
 
     def describe(self) -> dict[str, Any]:
         return {"union": list(self.truth)}
 
     def runner(self) -> PreQueueStep:
-        return _Union(self._union())
-
-    def _union(self) -> UpdateUnion:
-        return UpdateUnion([each.stream for each in self.sources], truth=self.truth)
+        return UpdateUnion([each.stream for each in self.sources], self.truth)
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ class PreQueueJoin:
 
     @property
     def stream(self) -> UpdateStream:
-        return self._join().result
+        return self.runner().result
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -159,9 +166,6 @@ class PreQueueJoin:
         }
 
     def runner(self) -> PreQueueStep:
-        return _Join(self._join())
-
-    def _join(self) -> UpdateJoin:
         return UpdateJoin(
             self.left.stream,
             self.right.stream,
@@ -286,10 +290,9 @@ class PreQueueOperator:
         return [(front, arc.state()) for front, arc, _ in self._steps]
 
     def forget(self, before: Micros) -> None:
-        """Let unions drop keys without rows since a time; joins drop what cannot match any more."""
+        """Let nodes drop keys without rows since a time."""
         for _, arc, _ in self._steps:
-            if isinstance(arc, _Union):
-                arc.forget(before)
+            arc.forget(before)
 
     def recall(self, state: State) -> None:
         for number, (_, arc, _) in enumerate(self._steps):
@@ -311,85 +314,3 @@ def _own(state: State, number: int) -> State:
     return {
         name.removeprefix(mark): array for name, array in state.items() if name.startswith(mark)
     }
-
-
-class _Stateless:
-    """A node without state."""
-
-    @property
-    def late(self) -> int:
-        return 0
-
-    def state(self) -> State:
-        return {}
-
-    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
-        del states, keeps
-        return {}
-
-    def recall(self, state: State) -> None:
-        pass
-
-
-class _Sorted(_Stateless):
-    def __init__(self, stream: UpdateStream) -> None:
-        self._stream = stream
-
-    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        order = np.argsort(self._stream.times(inputs[0]), kind="stable")
-        return inputs[0].take(pa.array(order))
-
-
-class _Rowwise(_Stateless):
-    def __init__(self, operator: UpdateFilter | UpdateMap, stream: UpdateStream) -> None:
-        self._operator = operator
-        self._schema = stream.schema
-
-    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        made = self._operator.on_rows(0, inputs[0])
-        return pa.RecordBatch.from_arrays(made.columns, schema=self._schema)
-
-
-class _Keeping:
-    """A node whose operator has state."""
-
-    def __init__(self, operator: UpdateUnion | UpdateJoin) -> None:
-        self._operator = operator
-
-    @property
-    def late(self) -> int:
-        return self._operator.late
-
-    def state(self) -> State:
-        return self._operator.state()
-
-    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
-        return self._operator.taken_over(states, keeps)
-
-    def recall(self, state: State) -> None:
-        self._operator.recall(state)
-
-
-class _Union(_Keeping):
-    def __init__(self, union: UpdateUnion) -> None:
-        super().__init__(union)
-        self._union = union
-
-    def forget(self, before: Micros) -> None:
-        self._union.forget(before)
-
-    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        return self._union.merge(dict(enumerate(inputs)), every=True)
-
-
-class _Join(_Keeping):
-    def __init__(self, join: UpdateJoin) -> None:
-        super().__init__(join)
-        self._join = join
-
-    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        return self._join.on_both(inputs[LEFT], inputs[RIGHT])
-
-
-#: a running node
-PreQueueStep = _Sorted | _Rowwise | _Union | _Join

@@ -19,23 +19,45 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.operators.latest.saved_arrays import State
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.sql.expressions.compile import Expression, Predicate, Projection, parse
 from icestream.sql.expressions.tree import Name
+from icestream.state.identities import IdRange
 
 
-class UpdateFilter:
+class Stateless:
+    """An operator over update streams that keeps nothing."""
+
+    late = 0
+
+    def state(self) -> State:
+        return {}
+
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        del states, keeps
+        return {}
+
+    def recall(self, state: State) -> None:
+        pass
+
+    def forget(self, before: Micros) -> None:
+        pass
+
+
+class UpdateFilter(Stateless):
     """Keeps the rows that meet a condition."""
 
     def __init__(self, stream: UpdateStream, condition: str, *, zone: str = "UTC") -> None:
         self.result = stream
         self._predicate = Predicate.bind(stream.schema, condition, zone=zone)
 
-    def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return self._predicate.filter(rows)
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        return self._predicate.filter(inputs[0])
 
 
-class UpdateMap:
+class UpdateMap(Stateless):
     """Computes other columns; key and time do not change."""
 
     def __init__(self, stream: UpdateStream, columns: Sequence[str], *, zone: str = "UTC") -> None:
@@ -64,7 +86,9 @@ class UpdateMap:
                     "give the result another name and keep the column as it is"
                 )
                 raise DefinitionError(msg)
-        self.result = UpdateStream(made, stream.keys, stream.time)
+        columns = pa.schema([pa.field(each.name, each.type) for each in made])
+        self.result = UpdateStream(columns, stream.keys, stream.time)
 
-    def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return self._projection.evaluate(rows)
+    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        made = self._projection.evaluate(inputs[0])
+        return pa.RecordBatch.from_arrays(made.columns, schema=self.result.schema)

@@ -273,7 +273,7 @@ class WindowServingOperator:
             time.served.add(0)
             self._staleness.committed(windows.committed, now)
             for each in self._filters:
-                answers = each.on_rows(0, answers)
+                answers = each.on_batch([answers])
             served = clock.monotonic()
             by_tuples.learn(windows.processed - before, 1e6 * (served - started))
             if answers.num_rows:

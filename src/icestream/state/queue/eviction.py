@@ -1,11 +1,11 @@
 """Which keys of an update queue are in memory if not all of them fit.
 
 Idea: updates of keys outside memory change them there, in one pass for a whole batch. If more keys
-are served than half of those that fit, they are served there, too. Otherwise a key is loaded when
-its turn is near, or by a small batch while none waits outside; then it is served at once. The keys
-needed last make room: idle keys, those updated longest ago first; then keys whose result is being
-delivered; then waiting keys that are served last. An evicted key goes to `ColdKeys` with everything
-known about it, so the queue behaves as if all keys were in memory.
+are served than an eighth of those that fit, they are served there, too. Otherwise a key is loaded
+when its turn is near, or by a small batch while none waits outside; then it is served at once. The
+keys needed last make room: idle keys, those updated longest ago first; then keys whose result is
+being delivered; then waiting keys that are served last. An evicted key goes to `ColdKeys` with
+everything known about it, so the queue behaves as if all keys were in memory.
 
 Invariants:
 1. The same keys are served in the same order as without a limit, with the same staleness
@@ -196,7 +196,7 @@ class KeyEviction:
         while left:
             if ready := self._ready(reader, left):
                 taken.append(queue.dequeue(ready, now))
-            elif self._loads or left <= self.most // 2:
+            elif self._loads or left <= self.part:
                 self._bring_next(reader)
                 continue
             else:
