@@ -384,7 +384,7 @@ class Driver(Generic[Batch_contra]):
                 ingest = self._work.ingest(context)
                 parcels = self._executor.ingest(ingest, batch, context.folder)
             timer.note("ingest")
-            self._disk_use(parcels).check(self._settings.disk)
+            self._check_disk(parcels)
             idle = batch is not None and not total(parcels, "rows")
             if self._settings.ticker and idle and not _waits(before):
                 self._note_idle(number)
@@ -544,6 +544,11 @@ class Driver(Generic[Batch_contra]):
         new = sum(info.bytes for info in written if info is not None)
         settings = self._settings
         return DiskUse.of(settings.root, self._versions.bytes + new, settings.local)
+
+    def _check_disk(self, parcels: Sequence[Parcel]) -> None:
+        """Refuse to go on if the parcels of a version leave too little disk."""
+        if self._settings.disk is not None:
+            self._disk_use(parcels).check(self._settings.disk)
 
     def _remove_parcels(self, folder: str) -> None:
         """Remove the parcels of a version, and those of failed attempts."""

@@ -48,7 +48,7 @@ NO_ARENA = "none"
 #: seconds that a version waits for a preparation, so that little state changes hands at once
 PATIENCE = 0.05
 #: versions that new shards may have to read when they take over
-CLOSE = 2
+CLOSE = 1
 #: rounds after which they take over even if more are left
 ROUNDS = 8
 #: cores for which one shard is prepared at a time
