@@ -47,9 +47,13 @@ def results(
     *,
     limit: float,
     memory: bool = False,
+    each: bool = False,
     on_result: Callable[[dict[str, Any]], None] = lambda _result: None,
 ) -> list[dict[str, Any]]:
-    """Run `command` with `plan` and return what it printed within `limit` seconds."""
+    """Run `command` with `plan` and return what it printed within `limit` seconds.
+
+    With `each` every result has as many seconds of its own.
+    """
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         expired = threading.Event()
@@ -76,6 +80,10 @@ def results(
                         result["process_bytes"] = held.taken()
                     found.append(result)
                     on_result(result)
+                    if each:
+                        timer.cancel()
+                        timer = threading.Timer(limit, expire)
+                        timer.start()
                 code = process.wait()
             finally:
                 timer.cancel()

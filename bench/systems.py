@@ -31,9 +31,19 @@ Run = dict[str, Any]
 
 
 def watched(
-    command: Sequence[str], plan: Run, system: str, progress: ProgressLog, *, memory: bool = False
+    command: Sequence[str],
+    plan: Run,
+    system: str,
+    progress: ProgressLog,
+    *,
+    memory: bool = False,
+    limit: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Run a process and show each of the plan's runs as a step; results may have its memory."""
+    """Run a process and show each of the plan's runs as a step; results may have its memory.
+
+    With a limit each run has as many seconds; one that takes longer is left out, and a new process
+    does the others.
+    """
     names = [run["name"] for run in plan["runs"]]
     waiting = iter(names[1:])
     progress.step(f"{system}: {names[0]}")
@@ -45,12 +55,16 @@ def watched(
         if following is not None:
             progress.step(f"{system}: {following}")
 
-    found = results(command, plan, limit=LIMIT, memory=memory, on_result=show)
-    if len(found) < len(names):
-        progress.note(
-            f"{system}: stopped after {LIMIT:g} s, {len(names) - len(found)} not measured"
-        )
-    return found
+    allowed, each = LIMIT if limit is None else limit, limit is not None
+    found = results(command, plan, limit=allowed, memory=memory, each=each, on_result=show)
+    if len(found) == len(names):
+        return found
+    left = plan["runs"][len(found) + 1 :] if each else []
+    count = len(names) - len(found) - len(left)
+    progress.note(f"{system}: stopped after {allowed:g} s, {count} not measured")
+    rest = {**plan, "runs": left}
+    more = watched(command, rest, system, progress, memory=memory, limit=limit) if left else []
+    return found + more
 
 
 def peer(measured: Callable[[], dict[str, Any]], progress: ProgressLog) -> dict[str, Any]:

@@ -18,6 +18,7 @@ streams, 2002; the generator of github.com/nexmark/nexmark, whose constants thes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,16 +66,14 @@ class Nexmark:
     #: microseconds since 1970
     start: int = 1_700_000_000_000_000
 
-    def tables(self) -> dict[str, pa.Table]:
+    def tables(self, names: Sequence[str] = ("person", "auction", "bid")) -> dict[str, pa.Table]:
         """Return the tables of persons, auctions and bids, each in the order of time."""
         numbers = np.arange(self.first, self.first + self.count, dtype=np.int64)
         place = numbers % ROUND
         is_person, is_bid = place < PERSONS, place >= PERSONS + AUCTIONS
-        return {
-            "person": self._persons(numbers[is_person]),
-            "auction": self._auctions(numbers[~is_person & ~is_bid]),
-            "bid": self._bids(numbers[is_bid]),
-        }
+        chosen = {"person": is_person, "auction": ~is_person & ~is_bid, "bid": is_bid}
+        made = {"person": self._persons, "auction": self._auctions, "bid": self._bids}
+        return {name: made[name](numbers[chosen[name]]) for name in names}
 
     def _rng(self, kind: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, kind, self.first])

@@ -23,7 +23,7 @@ from bench.steady import steady_rate
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     """Run one statement over all files."""
     name, source, folder = plan["name"], Path(plan["input"]), Path(plan["output"])
-    query = asked(name, sources(spark, source, files=plan["files"]))
+    query = asked(name, sources(spark, source))
     rows, ended = ran(query, spark, folder, mode=output_mode(name), memory=plan["memory"])
     if plan.get("compared"):
         tables = {each: pq.read_table(source / each) for each in STREAMS}

@@ -10,17 +10,20 @@ statements over fewer events, and their rows are compared with DuckDB's.
 A statement whose answer is a table by key, of which Flink upserts or retracts rows, runs in mode
 `now`: a version writes the keys that changed, as a mini-batch of Flink does, not each instant of
 the past, which no other system reports; the table at the end is compared. All others report changes
-(`update`). A batch has 250,000 events in all; where a statement reads few of them, as without bids,
-it takes several files, so that it commits after 100,000 events, still more often than Flink.
+(`update`). At full size a batch has 500,000 events, one to two seconds of work, as long as a
+mini-batch of Flink may wait; Flink commits every ten seconds. Statements that read no bids, one
+event of 12, read those of four times as many events, so that they run long enough to be measured.
+A statement has `PATIENCE` seconds; one that takes longer has no rate. The full size takes about 20
+minutes on two idle cores.
 
 Limits: Spark cannot report changes of joins; for q17 it writes to
 a sink that discards rows, as Flink does always. Flink has no q6 (OVER over rows that change), and
 q13 needs a table that it can look up. Its rows of q12 are not compared: at the end of its input it
 drops windows of processing time. Its averages of whole numbers are whole numbers, and q9 is a
-stream of new rows by key. Peak
-memory is that of all processes of a system; at size `small` its statements share them, and memory
-that a JVM does not return counts for the statements after. In size `small` batches are small, so
-that fixed costs per batch weigh more than the statements.
+stream of new rows by key. Statements of a system run in one process after the other, warm from the
+first on; peak memory is that of all its processes, and memory that a JVM does not return counts for
+the statements after. In size `small` batches are small, so that fixed costs per batch weigh more
+than the statements, and Flink ends many of them before a steady rate can be read off.
 """
 
 from __future__ import annotations
@@ -45,8 +48,12 @@ CORES = 2
 MEMORY = "512 MB"
 SKIP = 1
 #: events and batches
-SCALES = {Size.SMALL: (120_000, 4), Size.FULL: (5_000_000, 20)}
+SCALES = {Size.SMALL: (120_000, 4), Size.FULL: (2_500_000, 5)}
 RATE = 10_000
+#: how many times as many events there are for statements that read no bids
+LONGER = 4
+#: seconds that a statement may take
+PATIENCE = 60.0
 #: events, events a second and batches of the runs whose rows are compared: no two at one time
 COMPARED, SLOWLY, PARTS = 20_000, 200, 3
 
@@ -89,23 +96,25 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     few = written_tables(Nexmark(COMPARED, rate=SLOWLY), work / "few" / "in", PARTS)
     csv_tables(few, work / "few" / "csv")
     rate = RATE if size is Size.FULL else 1_000
-    tables = written_tables(Nexmark(count, rate=rate), work / "in", batches)
-    csv_tables(tables, work / "csv")
+    lengths = {}
+    for part, times, streams in (("bids", 1, STREAMS), ("no bids", LONGER, ("person", "auction"))):
+        events = Nexmark(times * count, rate=rate)
+        tables = written_tables(events, work / part / "in", batches, streams)
+        csv_tables(tables, work / part / "csv")
+        lengths[part] = {name: len(tables[name]) for name in streams}
+        del tables
     wrong = {
         ICESTREAM: _differing(ICESTREAM, STATEMENTS, work / "few", progress),
-        FLINK: systems.peer(lambda: _flinks_rows(few, work / "few" / "csv", progress), progress),
+        FLINK: systems.peer(lambda: _flinks_rows(few, work / "few", progress), progress),
     }
-    apart = size is Size.FULL
-    lengths = {name: len(table) for name, table in tables.items()}
-    files = {name: files_a_batch(_read(name), lengths, batches) for name in STATEMENTS}
     runs: dict[str, Runs] = {
-        ICESTREAM: _on_spark(ICESTREAM, STATEMENTS, work, progress, files=files, apart=apart),
-        SPARK: _on_spark(SPARK, BY_SPARK, work, progress, files=files, apart=apart),
+        ICESTREAM: _on_spark(ICESTREAM, STATEMENTS, work, progress),
+        SPARK: _on_spark(SPARK, BY_SPARK, work, progress),
     }
     held = {name: runs[ICESTREAM].get(name, {}).get("state_bytes", 0) for name in IN_A_TENTH}
     memory = {name: max(LEAST_MEMORY, size // 10) for name, size in held.items()}
-    tenth = _on_spark(ICESTREAM, IN_A_TENTH, work / "tenth", progress, memory, files, apart=apart)
-    flink = _Flink(lengths, work / "csv", apart, progress)
+    tenth = _on_spark(ICESTREAM, IN_A_TENTH, work, progress, memory)
+    flink = _Flink(lengths, work, progress)
     runs[FLINK] = systems.peer(flink.searched, progress)
     figures = summarise(runs) | {
         "other_rows": wrong,
@@ -131,38 +140,35 @@ def _on_spark(
     work: Path,
     progress: ProgressLog,
     memory: Mapping[str, int] | None = None,
-    files: Mapping[str, int] | None = None,
     *,
-    apart: bool = False,
     compared: bool = False,
 ) -> Runs:
-    """Run statements one after the other, in one process or, `apart`, each in its own."""
-    source = work if (work / "in").exists() else work.parent
+    """Run statements one after the other in one process."""
+    output = "output" if memory is None else "tenth"
     runs = [
         {
             "name": name,
-            "input": str(source / "in"),
-            "output": str(work / system / name),
+            "input": str(work / ("." if compared else part_of(name)) / "in"),
+            "output": str(work / output / system / name),
             "memory": (memory or {}).get(name, MEMORY),
             "skip": SKIP,
-            "files": (files or {}).get(name, 1),
             "compared": compared,
         }
         for name in names
     ]
     command = [sys.executable, "-m", f"bench.{MODULES[system]}"]
-    found: Runs = {}
-    for group in systems.grouped(runs, apart):
-        plan = {"cores": CORES, "runs": group}
-        made = systems.peer(
-            lambda plan=plan: {  # type: ignore[misc]
-                each["name"]: each
-                for each in systems.watched(command, plan, system, progress, memory=True)
-            },
-            progress,
-        )
-        found |= made
-    return found
+    plan = {"cores": CORES, "runs": runs}
+
+    def made() -> Runs:
+        found = systems.watched(command, plan, system, progress, memory=True, limit=PATIENCE)
+        return {each["name"]: each for each in found}
+
+    return systems.peer(made, progress)
+
+
+def part_of(name: str) -> str:
+    """Return the folder of the events that a statement is measured with."""
+    return "bids" if "bid" in _read(name) else "no bids"
 
 
 # -- Flink ---------------------------------------------------------------------------------
@@ -172,10 +178,9 @@ def _on_spark(
 class _Flink:
     """Statements by Flink."""
 
-    #: rows of each stream
-    lengths: Mapping[str, int]
-    folder: Path
-    apart: bool
+    #: rows of each stream, by folder
+    lengths: Mapping[str, Mapping[str, int]]
+    work: Path
     progress: ProgressLog
 
     def searched(self) -> Runs:
@@ -212,8 +217,9 @@ class _Flink:
         script = Path(__file__).parents[1] / "peers" / "flink_nexmark.py"
         runs = [
             {
-                "name": name, "text": statement(name), "input": str(self.folder),
-                "source": self._largest(name), "rows": self.lengths[self._largest(name)],
+                "name": name, "text": statement(name),
+                "input": str(self.work / self._part(name) / "csv"),
+                "source": self._largest(name), "rows": self._rows(name)[self._largest(name)],
                 "cores": CORES, "managed_memory": MEMORY.lower(), "checkpoint_every": "10 s",
                 **options, **({"key": KEYS[name]} if name in KEYS else {}),
             }
@@ -221,17 +227,22 @@ class _Flink:
         ]  # fmt: skip
         # -E: ignore this environment's PYTHONPATH
         command = [str(python), "-E", str(script)]
-        return [
-            each
-            for group in systems.grouped(runs, self.apart)
-            for each in systems.watched(command, {"runs": group}, FLINK, self.progress, memory=True)
-        ]
+        plan = {"runs": runs}
+        return systems.watched(command, plan, FLINK, self.progress, memory=True, limit=PATIENCE)
+
+    def _part(self, name: str) -> str:
+        """Return the folder that a statement reads, if there are several."""
+        return part_of(name) if len(self.lengths) > 1 else "."
+
+    def _rows(self, name: str) -> Mapping[str, int]:
+        return self.lengths[self._part(name)]
 
     def _largest(self, name: str) -> str:
-        return max(_read(name), key=lambda each: self.lengths[each])
+        return max(_read(name), key=lambda each: self._rows(name)[each])
 
     def _share(self, name: str) -> float:
-        return sum(self.lengths[each] for each in _read(name)) / self.lengths[self._largest(name)]
+        rows = self._rows(name)
+        return sum(rows[each] for each in _read(name)) / rows[self._largest(name)]
 
 
 def _read(name: str) -> list[str]:
@@ -250,7 +261,7 @@ def _flinks_rows(
     options = {"backend": "hashmap", "mini_batch": False, "kind": "rows"}
     found: dict[str, int | None] = {}
     compared = tuple(name for name in BY_FLINK if name != "q12")
-    for each in _Flink(lengths, folder, False, progress).run(compared, options):
+    for each in _Flink({".": lengths}, folder, progress).run(compared, options):
         name = each["name"]
         if "rows" not in each:
             progress.note(f"flink {name}: {each['error']}")
@@ -261,16 +272,6 @@ def _flinks_rows(
             rows.update(dict.fromkeys(bag([tuple(row)]), number))
         found[name] = other_rows(name, rows, flinks(name, answer(name, tables)))
     return found
-
-
-def files_a_batch(read: list[str], lengths: Mapping[str, int], batches: int) -> int:
-    """Return how many files of each stream a batch takes, so that it has events enough.
-
-    At least four batches are left.
-    """
-    events = sum(lengths[name] for name in STREAMS)
-    share = sum(lengths[name] for name in read) / events
-    return max(1, min(round(1 / share), batches // 4))
 
 
 def read_by(text: str) -> list[str]:

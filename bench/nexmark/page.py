@@ -35,10 +35,9 @@ Rates are of all events of the streams that a statement reads. *Of Flink* is rel
 rate without the time that reading its text takes. Memory is the peak of all processes of a system
 in MB, JVMs included; state is what is on disk at the end, in MB (Flink: its largest checkpoint, if
 there was one). Statements whose answer is a table by key (q4, q6, q9, q15 to q19) run in mode
-`now`: a version writes the keys that changed, as Flink's mini-batches do. At size `small` a
-statement runs for seconds, in batches of half a second or less:
-Flink ends some statements before a steady rate can be read off, and those fields are empty. Its
-rates of q8 and q20 are out of line with the others and not to be trusted, nor are means with them.
+`now`: a version writes the keys that changed, as Flink's mini-batches do. Where Flink ends a
+statement before a steady rate can be read off, or a statement takes longer than a minute, the field
+is empty.
 
 | | Icestream | Flink | Spark | of Flink | memory: Icestream | Flink | Spark | state: Icestream \
 | Flink | Spark |

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,12 @@ def statement(number: str) -> str:
     return (STATEMENTS / f"{number}.sql").read_text()
 
 
-def written_tables(events: Nexmark, folder: Path, batches: int) -> dict[str, pa.Table]:
+def written_tables(
+    events: Nexmark, folder: Path, batches: int, streams: Sequence[str] = STREAMS
+) -> dict[str, pa.Table]:
     """Write the events as Parquet files, one for each stream and batch; return the tables."""
     step = -(-events.count // batches)
-    tables = events.tables()
+    tables = events.tables(streams)
     edges = [events.start + batch * step * 1_000_000 // events.rate for batch in range(1, batches)]
     for name, table in tables.items():
         times = table["dateTime"].cast(pa.int64()).to_numpy()
@@ -55,7 +57,7 @@ def written_tables(events: Nexmark, folder: Path, batches: int) -> dict[str, pa.
 
 def csv_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
     """Write the streams as text, in two files with alternating rows, for Flink."""
-    for name in STREAMS:
+    for name in (each for each in STREAMS if each in tables):
         table = tables[name]
         for place, field in enumerate(table.schema):
             if pa.types.is_timestamp(field.type):
@@ -79,15 +81,13 @@ def output_mode(number: str) -> str:
     return "now" if number in TABLES else "update"
 
 
-def sources(
-    spark: SparkSession, folder: Path, slack: str = "2 seconds", files: int = 1
-) -> dict[str, Any]:
-    """Return the streams, of which a batch reads some files each, and the static table."""
+def sources(spark: SparkSession, folder: Path, slack: str = "2 seconds") -> dict[str, Any]:
+    """Return the streams in a folder, of which a batch reads a file each, and the static table."""
     registered(spark)
     made: dict[str, Any] = {}
-    for name in STREAMS:
+    for name in (each for each in STREAMS if (folder / each).exists()):
         schema = spark.read.parquet(str(folder / name)).schema
-        reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", files)
+        reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
         frame = reader.parquet(str(folder / name))
         made[name] = ice.stream(frame, time="dateTime", slack=slack, name=name)
     table = side_input()

@@ -31,8 +31,8 @@ from pyflink.table import (  # type: ignore[import-not-found]
     TableDescriptor,
 )
 
-#: fraction of the rows after which the rate is measured
-WARM = 0.25
+#: fraction of the rows after which the rate is measured, and up to which it may begin
+WARM, LATEST = 0.25, 0.6
 #: seconds between two reads of the counter
 LOOK = 0.25
 STREAMS = {
@@ -94,10 +94,17 @@ def rate(run: dict[str, Any]) -> dict[str, Any]:
             pass
         job.get_job_execution_result().result()
         looks.append((time.monotonic(), float(run["rows"])))
-    warm = next((look for look in looks if look[1] >= WARM * run["rows"]), looks[0])
+    return {"eps": steady_rate(looks, run["rows"]), "state_bytes": state or None}
+
+
+def steady_rate(looks: list[tuple[float, float]], rows: int) -> float | None:
+    """Return rows a second from the first look with a quarter of all rows to the end.
+
+    None if the source was so far ahead by then that only the end of the job would be timed.
+    """
+    warm = next(look for look in looks if look[1] >= WARM * rows)
     seconds = looks[-1][0] - warm[0]
-    eps = (run["rows"] - warm[1]) / seconds if seconds > 0 else None
-    return {"eps": eps, "state_bytes": state or None}
+    return (rows - warm[1]) / seconds if warm[1] <= LATEST * rows and seconds > 0 else None
 
 
 def bytes_in(folder: str) -> int:

@@ -188,6 +188,18 @@ def test_a_process_past_its_time_is_stopped_with_what_it_said() -> None:
     assert time.monotonic() - before < 30
 
 
+def test_a_run_past_its_own_time_is_left_out_and_the_others_run() -> None:
+    said = (
+        "import json, sys, time\n"
+        "for run in json.loads(sys.argv[1])['runs']:\n"
+        "    time.sleep(60 * (run['name'] == 'slow'))\n"
+        "    print(json.dumps({'name': run['name']}), flush=True)"
+    )
+    plan = {"runs": [{"name": name} for name in ("first", "slow", "last")]}
+    found = systems.watched(script(said), plan, "system", Silent(), limit=5)
+    assert [each["name"] for each in found] == ["first", "last"]
+
+
 # peers
 
 

@@ -113,6 +113,28 @@ def test_oracle_top_k_of_events_that_stay(
     assert [each.name for each in operator.synopses] == ["shown"]
 
 
+@given(DICE, st.sampled_from([1, 2, 5]), ORDERS)
+@settings(max_examples=25)
+def test_selected_events_have_the_best_of_each_group(
+    dice: Random, k: int, by: Sequence[Order]
+) -> None:
+    groups = [(dice.choice([3, 7]), 1) for _ in range(dice.choice([0, 1, 40]))]
+    events = [(Event(group, 0, INFINITY, PORT.payload(dice)), 1) for group in groups]
+    changes = changes_from(events, PORT.schema)
+    found = TopK(PORT.schema, k, by).growing().selected(changes)
+    assert found.num_rows <= changes.num_rows
+    best = (oracle.top(bag_of(each), k, best_first(by)) for each in (changes, found))
+    assert next(best) == next(best)
+
+
+def test_no_event_is_selected_that_others_always_hide() -> None:
+    sizes = [5, 9, 9, 2, 7]
+    events = [(Event(G, 0, INFINITY, ("a", size, 0.5)), 1) for size in sizes]
+    operator = TopK(PORT.schema, 2, [Order("size")]).growing()
+    found = operator.selected(changes_from(events, PORT.schema))
+    assert found.column("size").to_pylist() == [9, 9]
+
+
 @given(DICE, st.sampled_from([1, 3]), ORDERS)
 @settings(max_examples=25)
 def test_reading_everything_changes_nothing(dice: Random, k: int, by: Sequence[Order]) -> None:

@@ -19,7 +19,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.queries import Source
 from tests.fixtures import dataflow_plans as plans
-from tests.fixtures.dataflow_plans import CLICKS, RATINGS, PlanStream, dataflow
+from tests.fixtures.dataflow_plans import CLICKS, RATINGS, SECOND, PlanStream, dataflow
 from tests.fixtures.plans import INSTANT
 
 COUNT = Aggregate("count", None, "n")
@@ -96,6 +96,29 @@ def test_inputs_of_different_groupings_meet_in_one() -> None:
     (steps,) = dataflow(flow).components
     (join,) = [s for s in steps if isinstance(s, Stateful) and "join" in s.text]
     assert {steps[number].grouping for number in join.inputs} == {join.grouping}
+
+
+def test_events_are_not_sent_by_one_column_twice() -> None:
+    ratings = PlanStream.of(RATINGS).select("user", "user AS again", "rating")
+    counted = ratings.apply(["user", "again"], lambda group: group.agg(COUNT))
+
+    def with_number(mine: PlanStream, numbers: PlanStream) -> PlanStream:
+        return mine.join(numbers.select("user AS user2", "n"), hidden=["user2"])
+
+    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], with_number, counted))
+    assert all(len({*edge.keys}) == len(edge.keys) for edge in flow.edges)
+
+
+@pytest.mark.parametrize(("mode", "chosen"), [("now", 1), ("update", 0)])
+def test_only_where_the_past_is_forgotten_are_the_best_of_a_batch_sent(
+    mode: str, chosen: int
+) -> None:
+    best = PlanStream.of(RATINGS).forever().apply(["user"], lambda group: group.top(2, "rating"))
+    assert len(dataflow(best, mode).tops) == chosen
+    windowed = PlanStream.of(RATINGS).window(12 * SECOND)
+    counted = windowed.apply(["user"], lambda group: group.agg(COUNT))
+    revised = counted.forever().apply(["n"], lambda group: group.top(2, "n"))
+    assert not dataflow(revised, mode).tops
 
 
 def test_maps_before_the_first_group_happen_where_events_come_from() -> None:

@@ -13,7 +13,8 @@ from bench.nexmark.answers import STATEMENTS, answer, bag, determined
 from bench.nexmark.events import Nexmark, side_input
 from bench.nexmark.page import explained, section
 from bench.nexmark.running import NUMBERS, registered, statement
-from tests.fixtures.sql_runs import ran_here, streams_of
+from bench.nexmark.running import TABLES as KEYED
+from tests.fixtures.sql_runs import ran_here, streams_of, table_here
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +40,16 @@ def sources(spark: SparkSession) -> dict[str, Any]:
 @pytest.mark.parametrize("number", STATEMENTS)
 def test_oracle_nexmark(number: str, way: str, sources: dict[str, Any], tmp_path: Path) -> None:
     rows = ran_here(ice.sql(statement(number), **sources), tmp_path, **WAYS[way])
+    assert determined(number, rows) == determined(number, answer(number, TABLES))
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("batches", [1, 9, 90])
+@pytest.mark.parametrize("number", KEYED)
+def test_oracle_tables_by_key_hold_the_rows_of_nexmark(
+    number: str, batches: int, sources: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = table_here(ice.sql(statement(number), **sources), tmp_path, batches=batches)
     assert determined(number, rows) == determined(number, answer(number, TABLES))
 
 

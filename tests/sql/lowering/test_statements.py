@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from icestream.sql.lowering import staged
-from icestream.sql.lowering.staged import copied, with_copies
+from icestream.sql.lowering import in_spark
+from icestream.sql.lowering.in_spark import copied, with_copies
 from tests.fixtures.sql_cases import SAME, WINDOWED
 from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of, table_here
 
@@ -124,10 +124,10 @@ def test_oracle_copies_in_windows_are_the_same_anywhere(
     behind = ice.sql(text, **sources)
     assert "copies in windows" in str(behind._built("update").plan.edges)
     rows = ran_here(behind, tmp_path, disorder=3)
-    with mock.patch.object(staged, "with_copies", lambda *given: copied(with_copies(*given))):
-        in_spark = ice.sql(text, **sources)
-    assert "copies in windows" not in str(in_spark._built("update").plan.edges)
-    assert rows == ran_here(in_spark, tmp_path)
+    with mock.patch.object(in_spark, "with_copies", lambda *given: copied(with_copies(*given))):
+        before = ice.sql(text, **sources)
+    assert "copies in windows" not in str(before._built("update").plan.edges)
+    assert rows == ran_here(before, tmp_path)
     assert max(row[3] for row in rows) > 20
 
 

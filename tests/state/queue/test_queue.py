@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.core.errors import DefinitionError, InputError
+from icestream.core.errors import DefinitionError
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.queue.arrays import HeapArrays
@@ -117,7 +117,7 @@ def play(
 def test_oracle_any_sequence_follows_the_schedule(
     schedule: str, schema: pa.Schema, steps: list[tuple[str, Any]], cost: int
 ) -> None:
-    queue = UpdateQueue(schema, schedule=schedule, cost=cost, page_bytes=256)
+    queue = UpdateQueue(schema, schedule=schedule, cost=cost, pool=PagePool(page_bytes=256))
     play(queue, PlainUpdateQueue(schedule, cost), steps, schema)
 
 
@@ -148,7 +148,7 @@ def test_oracle_staleness_is_the_integral_of_the_definition(
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
 def test_oracle_pages_hold_what_waits(schema: pa.Schema, steps: list[tuple[str, Any]]) -> None:
-    queue, plain = UpdateQueue(schema, page_bytes=256), PlainUpdateQueue("inplace")
+    queue, plain = UpdateQueue(schema, pool=PagePool(page_bytes=256)), PlainUpdateQueue("inplace")
     play(queue, plain, steps, schema)
     if schema is FIXED:
         assert queue.pages.used == len(queue)
@@ -207,23 +207,9 @@ def test_forgotten_keys_are_new_keys() -> None:
     assert keys_of(queue.dequeue(20, 100)) == [*range(30, 40), *range(10)]
 
 
-def test_refusing_what_goes_back_in_time_changes_nothing() -> None:
-    queue = UpdateQueue(FIXED, late="refuse")
-    put(queue, [(0, 5, 0), (1, 5, 1)])
-    with pytest.raises(InputError, match="update 2 of the batch arrived at 6"):
-        put(queue, [(0, 7, 2), (3, 9, 4), (0, 6, 3)])
-    assert (queue.keys, len(queue)) == (2, 2)
-    with pytest.raises(InputError, match="send a key's updates in order"):
-        put(queue, [(4, 7, 2), (4, 6, 3)])
-    assert queue.read(9).rows["n"].to_pylist() == [0, 1]
-    put(queue, [(0, 7, 2), (4, -3, 3)])
-
-
 def test_unknown_words_say_what_is_known() -> None:
     with pytest.raises(DefinitionError, match="fifo, inplace, linecutting"):
         UpdateQueue(FIXED, schedule="lifo")
-    with pytest.raises(DefinitionError, match="drop, refuse"):
-        UpdateQueue(FIXED, late="keep")
 
 
 @settings(max_examples=30, deadline=None)
@@ -241,7 +227,7 @@ def test_bounded_a_refused_enqueue_changes_nothing(
     budget = Budget(total)
     try:
         arrays = HeapArrays(budget.account("queue"))
-        queue = UpdateQueue(schema, arrays=arrays, page_bytes=256)
+        queue = UpdateQueue(schema, pool=PagePool(arrays, page_bytes=256))
     except Refused:
         return
     plain, clock = PlainUpdateQueue("inplace"), 0

@@ -21,6 +21,8 @@ Invariants:
 3. Reading everything gives the same answers (`test_reading_everything_changes_nothing`).
 4. With a rank, rows at each instant are numbered from 1 (`test_oracle_ranks_of_random_changes`).
 5. An input that grows needs no events but those shown (`test_oracle_top_k_of_events_that_stay`).
+6. Of events that live at the same time, `selected` has the k best of each group
+   (`test_selected_events_have_the_best_of_each_group`).
 
 Cost: O(k) rows for each instant at which what is shown changes; with random ranks and equal
 lifetimes that is O(k log n) for n events.
@@ -42,7 +44,13 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.lifetimes.top import fill_segments
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.lifetimes.changes import DIFF, PromptOperator, changes_of, column_of
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    PromptOperator,
+    changes_of,
+    column_of,
+    identities_of,
+)
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import (
@@ -162,7 +170,7 @@ class TopK(PromptOperator):
         self._rank = rank
         self._k = k
         self._partial = partial
-        self._grows = grows
+        self.grows = grows
         self._ordering = Ordering(payload, by)
         self._payload = payload
         place = [pa.field(rank, pa.int32(), nullable=False)] if rank is not None else []
@@ -177,6 +185,26 @@ class TopK(PromptOperator):
     def growing(self) -> TopK:
         """Return the same of an input that never retracts an event."""
         return TopK(*self._made_of, rank=self._rank, grows=True)
+
+    def selected(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the events that may be among the best of their group, if nothing is known of it.
+
+        They live at the same time, and the input grows: no other of them is ever shown.
+        """
+        if not changes.num_rows:
+            return changes
+        ranks = self._ordering.ranks(payload_of_changes(changes))
+        numbers, heads = numbered(*identities_of(changes))
+        if self._k == 1:
+            least = np.full(len(heads), np.iinfo(np.int64).min)
+            np.maximum.at(least, numbers, ranks)
+        else:
+            order = np.lexsort((~ranks, numbers))
+            counts = np.bincount(numbers)
+            last = np.cumsum(counts) - np.maximum(counts - self._k, 0) - 1
+            least = ranks[order[last]]
+        chosen = ranks >= least[numbers]
+        return changes if chosen.all() else changes.filter(pa.array(chosen))
 
     def on_last_changes(
         self,
@@ -342,7 +370,7 @@ class TopK(PromptOperator):
 
     def _keep(self, groups: Groups, slots: Slots, read: _Read, scene: _Scene, over: Micros) -> None:
         """Append the changes to the stored events, or rewrite groups that were read completely."""
-        if self._grows:
+        if self.grows:
             return
         new = scene.changes.where(~scene.lacking[scene.changes.owner] & (scene.changes.re > over))
         whole = scene.read.where(read.whole[scene.read.owner] & (scene.read.re > over))

@@ -525,7 +525,8 @@ class _Building(DataflowBuilding):
             return None
         found = key_columns(node, lambda scope: self._keys[id(scope)])
         chosen = tuple(next((k for k in keys if k in each), "") for each in found or ())
-        return chosen if chosen and all(chosen) else None
+        # events are not sent by one column twice, though two keys of the component equal it
+        return chosen if chosen and all(chosen) and len({*chosen}) == len(chosen) else None
 
     def _leads(self, origin: int, target: int) -> bool:
         """Return whether events of a component reach another one."""
@@ -556,7 +557,7 @@ def _parts(node: Node) -> Iterator[Node]:
 
 
 def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return final events as events at their last instant."""
+    """Return final events of a query as events at their last instant."""
     ends = column_of(changes, RE)
     diff = column_of(changes, DIFF)
     return changes_of(payload_of(changes), ends - 1, ends, diff, *identities_of(changes))

@@ -39,18 +39,17 @@ from pyspark.sql.types import StructType
 
 from icestream.core.clock import SystemClock
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.current_table import CurrentTable, Manifest
+from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
 from icestream.runtime.tables.layout import TableLayout, TableStorage, TableTarget, table_storage
 from icestream.runtime.tables.sink_log import LOG
 from icestream.runtime.tables.upsert_table import UpsertTable
-from icestream.runtime.tables.writer import TableWriter, read_back
+from icestream.runtime.tables.writer import TableWriter, read_back, with_columns
 from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import Files
 from icestream.state.stores.files import store_scheme
@@ -112,7 +111,7 @@ class ResultRows:
         others = [each for each in self.tables if each.table != but]
         return [
             *(partial(_rows_in_file, self.files, path, self.view, columns) for path in self.paths),
-            *(partial(_rows_of, file, columns, self.storage(file.table)) for file in others),
+            *(partial(_one, read_back, f, columns, self.storage(f.table)) for f in others),
         ]
 
     def frame(self) -> DataFrame:
@@ -131,16 +130,8 @@ class ResultRows:
 def _rows_in_file(files: Files, path: str, view: int, columns: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of a result file; a query that has changed since may have other columns."""
     for table in read_rows(files, path, view):
-        if table.column_names == columns.names:
-            yield table
-            continue
-        there = [
-            table.column(each.name).cast(each.type)
-            if each.name in table.column_names
-            else pa.nulls(table.num_rows, each.type)
-            for each in columns
-        ]
-        yield pa.Table.from_arrays(there, names=columns.names)
+        same = table.column_names == columns.names
+        yield table if same else with_columns(table, columns)
 
 
 def _frame(
@@ -166,13 +157,14 @@ def current_frame(
     schema: StructType,
     shape: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
-    """Return the rows that hold, as they are now: a copy, because the table moves on."""
+    """Return the rows that a sink of mode `now` holds: a copy, because the table moves on."""
     for tries in range(_TRIES):
         manifest = table.manifest()
         readers = []
         if manifest is not None:
             now = SystemClock().now()
-            readers = [partial(_rows_in, table, manifest, now, *r) for r in table.ranges(manifest)]
+            ranges = table.ranges(manifest)
+            readers = [partial(_one, table.rows, manifest, now, *each) for each in ranges]
         try:
             return shape(_frame(spark, readers, schema)).localCheckpoint()
         except PySparkException:
@@ -181,10 +173,8 @@ def current_frame(
     raise AssertionError
 
 
-def _rows_in(
-    table: CurrentTable, manifest: Manifest, now: Micros, first: int, end: int
-) -> Iterator[pa.Table]:
-    yield table.rows(manifest, now, first, end)
+def _one(read: Callable[..., pa.Table], *what: Any) -> Iterator[pa.Table]:
+    yield read(*what)
 
 
 def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable | None:
@@ -193,7 +183,7 @@ def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable
 
 
 def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) -> list[TableFile]:
-    """Write durable files for a table outside a version; a sweep leaves them alone."""
+    """Write durable files for a sink outside a version; a sweep leaves them alone."""
     run = uuid.uuid4()
     writer = TableWriter(layout, lambda number: f"part-{number:05d}-{run}-c000")
     for each in rows:
@@ -201,10 +191,6 @@ def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) 
     files = writer.finish()
     writer.sync()
     return files
-
-
-def _rows_of(file: TableFile, columns: pa.Schema, files: TableStorage) -> Iterator[pa.Table]:
-    yield read_back(file, columns, files)
 
 
 def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
@@ -337,7 +323,7 @@ class LakeSink(Sink):
 
 
 def deliver_by_tasks(table: AppendTable, rows: DataFrame, version: int) -> None:
-    """Let Spark's tasks write rows as files of a table, then add the files."""
+    """Let Spark's tasks write the rows of a sink as files of a table, then add the files."""
     if version <= table.latest():
         return
     layout = table.layout
@@ -510,7 +496,7 @@ def _lake_table(
 
 
 def uses_catalog(options: Mapping[str, str]) -> bool:
-    """Return whether options name an Iceberg catalogue of `pyiceberg`."""
+    """Return whether options of a sink name an Iceberg catalogue of `pyiceberg`."""
     return any(key == CATALOG or key.startswith(f"{CATALOG}.") for key in options)
 
 

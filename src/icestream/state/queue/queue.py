@@ -1,9 +1,8 @@
 """The update queue: only the newest update of every key waits.
 
 Idea: an arrival overwrites the waiting value of its key, so outdated values are never processed,
-    and
-memory is bounded by the number of waiting keys, whatever the load. The schedule decides which key
-is served next.
+and memory is bounded by the number of waiting keys, whatever the load. The schedule decides which
+key is served next.
 
 Invariants:
 1. Every key's newest update is dequeued exactly once, unless a newer one replaces it first
@@ -29,7 +28,7 @@ from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.order import KeyOrder
-from icestream.state.queue.pages import PAGE_BYTES, OnDemandPages, PagePool
+from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.queue.reader import QueueReader
 
 
@@ -53,10 +52,8 @@ class UpdateQueue(QueueReader):
         schedule: str = "inplace",
         arrays: Arrays | None = None,
         pool: PagePool | None = None,
-        page_bytes: int = PAGE_BYTES,
         cost: Micros = 0,
         naive: bool = False,
-        late: str = "drop",
         smoothing: int = 32,
         capacity: int = 0,
         name: str = "queue",
@@ -68,10 +65,8 @@ class UpdateQueue(QueueReader):
             schedule: which key is served next: fifo, inplace or linecutting.
             arrays: an arena, or heap arrays of an account; by default the heap, without limit.
             pool: pages to share with other queues; by default its own.
-            page_bytes: size of a page of its own pool.
             cost: microseconds that processing one update takes, for linecutting.
             naive: let every key keep its location for ever, for comparison.
-            late: "drop" or "refuse" (an error) for an update older than the newest of its key.
             smoothing: gaps between updates that a key's rate is averaged over.
             capacity: keys to make room for at once.
             name: prefix of the arrays' names.
@@ -80,9 +75,7 @@ class UpdateQueue(QueueReader):
             schema,
             arrays=arrays,
             pool=pool,
-            page_bytes=page_bytes,
             naive=naive,
-            late=late,
             smoothing=smoothing,
             capacity=capacity,
             name=name,
@@ -97,14 +90,12 @@ class UpdateQueue(QueueReader):
 
         Args:
             id_high: high words of the keys' ids; None for a stream without a key, in which every
-            update
-                replaces the last.
+                update replaces the last.
             id_low: low words of the keys' ids.
-            arrived: arrival times in microseconds; those of a key must not decrease.
+            arrived: arrival times in microseconds; an update older than its key's is dropped.
             rows: the values.
 
-        Raises `Refused` when there is not enough memory, InputError for an update that goes back in
-        time if late is "refuse"; both change nothing.
+        Raises `Refused`, and changes nothing, when there is not enough memory.
 
         Examples:
             >>> import numpy as np, pyarrow as pa

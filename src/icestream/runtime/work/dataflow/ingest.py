@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
+from icestream.core.times import INFINITY, Micros
 from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.steps import sent
 from icestream.operators.folding.columns import ARRIVAL, BATCH, ArrivalNumbers
-from icestream.operators.lifetimes.changes import changes_of
+from icestream.operators.lifetimes.changes import LE, RE, changes_of, column_of
 from icestream.plan.events.dataflow import Dataflow, Edge, source_column
 from icestream.plan.nodes.queries import SOURCE
 from icestream.runtime.exchange.change_sender import ChangeTargets, Routing
@@ -76,7 +77,7 @@ class DataflowIngest:
         routing: Routing,
         out: ExchangeWriter,
     ) -> int:
-        texts = edge.texts[len(edge.texts) - len(edge.maps) :]
+        texts, before = edge.texts[len(edge.texts) - len(edge.maps) :], changes
         for text, change in zip(texts, edge.maps, strict=True):
             rows, changes = changes, changes.slice(0, 0)
             for made in mapped(text, rows, change):
@@ -89,6 +90,9 @@ class DataflowIngest:
         if changes.num_rows == 0:
             return 0
         changes = sent(changes, edge.keys, edge.payload, self.plan.inside.get(number))
+        top, latest = self.plan.tops.get(number), column_of(before, LE).max()
+        if top is not None and _lives_at(latest, changes):
+            changes = top.selected(changes)
         for shard, cut in routing.cut(number, changes):
             out.changes(shard, number, cut, by_arrival=edge.by_arrival)
         return int(changes.num_rows)
@@ -98,6 +102,12 @@ class DataflowIngest:
         schema = self.plan.columns[source]
         columns = [events.column(source_column(source, place)) for place in range(len(schema))]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _lives_at(instant: Micros, changes: pa.RecordBatch) -> bool:
+    """Return whether all events live at an instant and for ever after it."""
+    le, re = (column_of(changes, name) for name in (LE, RE))
+    return bool((le <= instant).all() and (re == INFINITY).all())
 
 
 def _points(payload: pa.RecordBatch, instants: Ints, batch: Ints, arrival: Ints) -> pa.RecordBatch:
