@@ -158,6 +158,33 @@ def test_a_stream_that_is_read_twice_is_sent_once(sources: dict[str, Any], tmp_p
     assert ran_here(query, tmp_path) == by_duckdb(text, TABLES)
 
 
+def test_simple_conditions_leave_files_to_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "ts timestamp, k int, word string"
+    streams = {}
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        frame = spark.readStream.schema(schema).parquet(str(folder))
+        streams[name] = ice.stream(frame, time="ts")
+    text = "SELECT a.k, b.word FROM a JOIN b ON a.k = b.k WHERE a.k > {} AND b.word IN ('x', 'y')"
+    query = ice.sql(text.format("3"), **streams)
+    assert sources_of(query._built("update").events) is not None
+    assert "where (k > 3)" in str(query._built("update").plan.describe())
+    query = ice.sql(text.format("length(a.word)"), **streams)
+    assert sources_of(query._built("update").events) is None
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", range(400, 600))
+def test_oracle_conditions_behind_spark(
+    seed: int, sources: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lowering, "_is_of_files", lambda *_: True)
+    statement = random_statement(seed)
+    expected = by_duckdb(statement.duckdb, TABLES)
+    assert ran_here(ice.sql(statement.text, **sources), tmp_path, disorder=seed) == expected
+
+
 def test_answers_that_are_joined_in_their_group_are_rows_by_its_key(
     sources: dict[str, Any],
 ) -> None:
