@@ -9,7 +9,7 @@ import typer
 
 from bench.command import bench_command
 from icestream.cli import reported
-from icestream.demo.command import use_this_python
+from icestream.commands.demo import use_this_python
 
 
 @reported

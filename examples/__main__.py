@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from icestream.cli import reported
-from icestream.demo.command import Keep, Memory, Range, Rate, Seed, Ui, run_demo
+from icestream.commands.demo import Keep, Memory, Range, Rate, Seed, Ui, run_demo
 
 
 def vwap(

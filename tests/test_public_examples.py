@@ -68,7 +68,7 @@ def public() -> Iterator[tuple[str, str]]:
                 found = inspect.getattr_static(each, member)
                 function = found.fget if isinstance(found, property) else found
                 if not member.startswith("_") and inspect.isfunction(function):
-                    yield f"{name}.{member}", inspect.getdoc(function) or ""
+                    yield f"{name}.{member}", inspect.getdoc(found) or ""
 
 
 def test_everything_public_has_an_example() -> None:

@@ -45,7 +45,6 @@ class AppendQueue(QueueReader):
         arrays: Arrays | None = None,
         pool: PagePool | None = None,
         page_bytes: int = PAGE_BYTES,
-        late: str = "drop",
         capacity: int = 0,
         name: str = "queue",
     ) -> None:
@@ -58,7 +57,6 @@ class AppendQueue(QueueReader):
             arrays: an arena, or heap arrays of an account; by default the heap, without limit.
             pool: pages to share with other queues; by default its own.
             page_bytes: size of a page of its own pool.
-            late: "drop" or "refuse" (an error) for an update older than the newest of its key.
             capacity: keys to make room for at once.
             name: prefix of the arrays' names.
         """
@@ -67,7 +65,6 @@ class AppendQueue(QueueReader):
             arrays=arrays,
             pool=pool,
             page_bytes=page_bytes,
-            late=late,
             capacity=capacity,
             header=k.ENTRY_WORDS,
             name=name,

@@ -1,7 +1,7 @@
 """Killed anywhere, on a full disk or with damaged files: never a wrong row.
 
 Idea: short queries run on a disk in memory, and every step on it, and every byte of every kind of
-file, fails in turn (`icestream.testing.crash_runs`, `tests.faults.bit_flips`). The deliveries of
+file, fails in turn (`tests.suites.crash_runs`, `tests.faults.bit_flips`). The deliveries of
 every recovery are compared with those of an undisturbed run.
 
     crash    the process dies before the step; unsynced data is dropped, torn or kept
@@ -28,8 +28,8 @@ from typing import Any
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Measurement, ProgressLog, Size
 from bench.safety import sigkill
-from icestream.testing.crash_runs import CrashRuns, Script, staged
 from tests.faults.bit_flips import HARMLESS, NOTICED, BitFlips
+from tests.suites.crash_runs import CrashRuns, Script, staged
 
 CRASH = "crash"
 REFUSE = "refuse"

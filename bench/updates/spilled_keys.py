@@ -4,7 +4,8 @@ Idea: versions of random keys, half as many services as updates, as if all keys 
 is delivered before the next. Seven of eight updates are for a key on the local disk, and change it
 there; keys are loaded when their turn is near.
 
-Limits: the files are small enough for the operating system to cache them.
+Limits: the files are small enough for the operating system to cache them. A version of far fewer
+updates than these reads and writes nearly all of the files, too, for fewer keys.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TIMES = 8
 PLENTY = 512 << 20
 BATCH = 16_384
 #: updates of a version with more keys than fit
-VERSION = 131_072
+VERSIONS = (65_536, 131_072, 262_144)
 
 Identity = npt.NDArray[np.uint64]
 
@@ -48,14 +49,19 @@ def rows_of(numbers: Ints) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def spilled(schedule: str, batches: int, little: int = LITTLE) -> dict[str, Any]:
+def spilled(
+    schedule: str, batches: int, version: int = VERSIONS[0], little: int = LITTLE
+) -> dict[str, Any]:
     """Return rates of both queues in processor time, and their ratio."""
     with TemporaryDirectory() as folder:
         fits = _eviction(folder, schedule, little).most
     keys = TIMES * fits
-    few, all_of_them = (_operations(schedule, batches, budget, keys) for budget in (little, PLENTY))
+    few, all_of_them = (
+        _operations(schedule, batches, budget, keys, version) for budget in (little, PLENTY)
+    )
     return {
         "schedule": schedule,
+        "updates of a version": version,
         "keys": keys,
         "keys that fit": fits,
         "enqueues_per_processor_second": few[0],
@@ -90,15 +96,17 @@ def _eviction(folder: str, schedule: str, budget: int) -> KeyEviction:
     return KeyEviction(queue.cells, (reader,), arena, account)
 
 
-def _operations(schedule: str, batches: int, budget: int, keys: int) -> tuple[float, float]:
+def _operations(
+    schedule: str, batches: int, budget: int, keys: int, version: int
+) -> tuple[float, float]:
     """Return updates and services per second of the processor, once all keys are known."""
     dice = np.random.default_rng(17)
     known = identities(keys)
     spent, dequeued, clock = np.zeros(2), 0, 0
     with TemporaryDirectory() as folder:
         queue = _eviction(folder, schedule, budget)
-        first = [known[begin : begin + VERSION] for begin in range(0, keys, VERSION)]
-        drawn = [known[dice.integers(0, keys, VERSION)] for _ in range(batches)]
+        first = [known[begin : begin + version] for begin in range(0, keys, version)]
+        drawn = [known[dice.integers(0, keys, version)] for _ in range(batches)]
         for number, id_high in enumerate((*first, *drawn)):
             arrived = clock + np.arange(len(id_high))
             clock += len(id_high)
@@ -112,4 +120,4 @@ def _operations(schedule: str, batches: int, budget: int, keys: int) -> tuple[fl
             if number >= len(first):
                 spent += np.diff(times)
                 dequeued += len(served)
-    return VERSION * batches / float(spent[0]), dequeued / float(spent[1])
+    return version * batches / float(spent[0]), dequeued / float(spent[1])

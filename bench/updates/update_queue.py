@@ -26,6 +26,7 @@ from bench.research.append_queue import AppendQueue
 from bench.updates.spilled_keys import (
     BATCH,
     SCHEMA,
+    VERSIONS,
     identities,
     idle_key_bytes,
     rows_of,
@@ -93,7 +94,9 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     progress.step("pages through bursts")
     pages = {name: bursts(naive=name == "naive") for name in ("on demand", "naive")}
     progress.step("eight times the keys that fit")
-    beyond = [spilled(schedule, run.spilled) for schedule in SPILLED]
+    beyond = [
+        spilled(schedule, run.spilled, version) for schedule in SPILLED for version in VERSIONS
+    ]
     idle = idle_key_bytes()
     on_demand = [row for row in memory if row["manager"] == "on demand"]
     updating = [row for row in rates if row["schedule"] != "append"]

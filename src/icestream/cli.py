@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
+from icestream.commands.demo import demo, stay, use_this_python
+from icestream.commands.state import commands as state_commands
 from icestream.core.errors import BudgetError, DamageError, IcestreamError
 from icestream.core.units import parse_bytes
-from icestream.demo.command import demo, stay, use_this_python
-from icestream.inspect.command import commands as state_commands
 
 if TYPE_CHECKING:
     from icestream.doctor import Finding
@@ -214,7 +214,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Estimate what a query will use before it runs: memory, disk and traffic per operator."""
-    from icestream.commands.what_if import past_runs, past_text, plan_text, planned, what_if
+    from icestream.commands.plan import forecast_report, past_runs, past_text, plan_text, planned
     from icestream.plan.forecast import StreamLoad
 
     if query is None and checkpoint is None:
@@ -224,7 +224,7 @@ def plan(
     report: dict[str, Any] = {}
     plans = {} if query is None else planned(query, columns, time)
     if query is not None:
-        report = what_if(plans, StreamLoad(rate, keys, pane_keys, event_bytes), memory)
+        report = forecast_report(plans, StreamLoad(rate, keys, pane_keys, event_bytes), memory)
     if checkpoint is not None:
         runs = past_runs(checkpoint, *plans.values() if len(plans) == 1 else ())
         report["pastRuns"] = [{**asdict(each), "ratio": each.ratio} for each in runs]
@@ -277,7 +277,7 @@ def ui(
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Show queries, running and ended, on a local page until you press Ctrl-C."""
-    from icestream.dashboard.command import ui_command
+    from icestream.commands.ui import ui_command
 
     ui_command(checkpoints or [], port, open_=open_)
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.api.events import Events
-from icestream.api.hints import QueryWarning
+from icestream.api.query_warnings import QueryWarning
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.operators.process.per_group import (
     StatefulProcessor,

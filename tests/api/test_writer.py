@@ -120,6 +120,15 @@ def test_the_checkpoint_of_another_plan_is_refused_by_naming_what_differs(
     assert "keys" not in str(caught.value)
 
 
+def test_the_last_output_mode_counts(ran: Ran) -> None:
+    writer = ran.result().writeStream
+    for mode in ("append", "update"):
+        again = writer.outputMode("now").outputMode(mode)
+        alone = writer.outputMode(mode)
+        assert (again._mode, again._schema) == (mode, alone._schema)
+        assert again._built.plan == alone._built.plan
+
+
 def test_a_checkpoint_keeps_its_shards(ran: Ran, tmp_path: Path) -> None:
     query = ran.writer(tmp_path).start()
     query.awaitTermination()

@@ -36,8 +36,8 @@ from icestream.state.versions.commits import (
 )
 from icestream.state.versions.live_segments import live_at
 from icestream.state.versions.manifests import MANIFESTS
-from icestream.testing.crash_runs import ROOT, CrashRuns, Process
 from icestream.testing.simulated_disk import SimulatedDisk
+from tests.suites.crash_runs import ROOT, CrashRuns, Process
 
 NOTICED = "noticed"
 HARMLESS = "harmless"

@@ -17,7 +17,7 @@ from icestream.inspect.verify import verify
 from icestream.runtime.local import LocalQuery
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import VersionStore
-from icestream.testing.crash_runs import Script, staged
+from tests.suites.crash_runs import Script, staged
 
 SCRIPT = Script(batches=12)
 

@@ -26,8 +26,8 @@ from icestream.plan.nodes.queries import Plan
 from icestream.runtime.local import LocalQuery
 from icestream.state.files import LocalFiles, replace_file
 from icestream.state.versions.sealed import FORMAT, READ, opened, seal
-from icestream.testing.crash_runs import Script
 from tests.inspect.test_copying import digest
+from tests.suites.crash_runs import Script
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
 

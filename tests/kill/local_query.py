@@ -32,7 +32,7 @@ from icestream.runtime.tables.sink_log import SinkLog
 from icestream.state.files import Files, LocalFiles
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.commits import VersionStore
-from icestream.testing.crash_runs import Script, staged
+from tests.suites.crash_runs import Script, staged
 
 BUCKET = "s3://bucket"
 #: seconds between versions, so that a program does not get through before it is killed often

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from icestream.runtime.local import LocalQuery
-from icestream.testing.crash_runs import Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.faults.killing import kill_until_done
 from tests.fixtures.object_store import ObjectStoreServer
 from tests.kill.local_query import checkpoint, texts
+from tests.suites.crash_runs import Script, staged
 
 
 def expected(folder: Path, script: Script) -> list[str]:

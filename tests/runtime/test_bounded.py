@@ -11,8 +11,8 @@ import pytest
 
 from bench.processes import results
 from bench.safety.budget import CONSTANT, Case, differences, judge
-from icestream.testing.crash_runs import Process, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
+from tests.suites.crash_runs import Process, Script, staged
 
 CASES = (
     Case("panes", 1 << 20, 1_500, 121, 10, 170, 1, 5, shards=1),

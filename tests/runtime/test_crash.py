@@ -10,8 +10,8 @@ from bench.registry import Size
 from bench.safety.crash import CASES, CRASH, FLIP, REFUSE, STOPPED, TIGHT, CrashFindings
 from icestream.state.versions.commits import COMMITS
 from icestream.state.versions.ownership import Place
-from icestream.testing.crash_runs import MODES, ROOT, CrashRuns, Process, Script, staged
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
+from tests.suites.crash_runs import MODES, ROOT, CrashRuns, Process, Script, staged
 
 
 def run_crashes(script: Script, folder: Path) -> tuple[CrashRuns, SimulatedDisk]:

@@ -10,9 +10,9 @@ import pytest
 from bench.safety.crash import FLIPPED, STOPPED
 from icestream.core.errors import DamageError
 from icestream.state.versions.commits import RESULTS, SEGMENTS
-from icestream.testing.crash_runs import ROOT, CrashRuns, Process, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.faults.bit_flips import HARMLESS, NOTICED, BitFlips
+from tests.suites.crash_runs import ROOT, CrashRuns, Process, Script, staged
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from icestream.runtime.local import LocalExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.work.dataflow.work import DataflowWork
 from icestream.state.versions.commits import SEGMENTS, VersionStore
-from icestream.testing.crash_runs import ROOT, CrashRuns, Process
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.faults.bit_flips import HARMLESS, NOTICED
+from tests.suites.crash_runs import ROOT, CrashRuns, Process
 from tests.suites.dataflow_conformance import small_sizes
 from tests.suites.dataflow_crash_runs import DataflowBitFlips, DataflowScript
 

@@ -14,8 +14,8 @@ from icestream.runtime.local import LocalQuery, read_rows
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.state.versions.commits import COMMITS, RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.live_segments import live_at
-from icestream.testing.crash_runs import ROOT, Process, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
+from tests.suites.crash_runs import ROOT, Process, Script, staged
 
 SCRIPT = Script(batches=8)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from icestream.state.versions.commits import VersionStore
-from icestream.testing.crash_runs import ROOT, CrashRuns
+from tests.suites.crash_runs import ROOT, CrashRuns
 from tests.suites.dataflow_conformance import small_sizes
 from tests.suites.dataflow_crash_runs import JoinScript, spills_by_version
 

@@ -21,9 +21,9 @@ from icestream.plan.events.features import UP_TO_TIME, FeatureCall, with_feature
 from icestream.plan.nodes.events import FromSource
 from icestream.plan.windows.frame import Frame
 from icestream.runtime.local import LocalQuery
-from icestream.testing.crash_runs import CrashRuns
 from icestream.testing.sources import SECOND, batches_of
 from tests.fixtures import dataflow_plans as plans
+from tests.suites.crash_runs import CrashRuns
 from tests.suites.dataflow_conformance import (
     DataflowConformance,
     open_dataflow,

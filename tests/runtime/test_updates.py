@@ -15,7 +15,6 @@ from icestream.plan.nodes.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.work.latest.work import Overhead
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import SEGMENTS
-from icestream.testing.crash_runs import CrashRuns, staged
 from icestream.testing.moving_shards import rescale, separate_disks
 from tests.fixtures.update_streams import (
     SECOND,
@@ -28,6 +27,7 @@ from tests.fixtures.update_streams import (
     quotes_plan,
     splits_of,
 )
+from tests.suites.crash_runs import CrashRuns, staged
 
 
 def scenario(seed: int, batches: int = 24, symbols: int = 40) -> list[list[list[Quote]]]:

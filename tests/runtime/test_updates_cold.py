@@ -12,7 +12,6 @@ import pytest
 
 from icestream.operators.latest.pacing import Pace
 from icestream.plan.nodes.updates import Latest
-from icestream.testing.crash_runs import CrashRuns, staged
 from icestream.testing.moving_shards import rescale, separate_disks
 from tests.fixtures.update_streams import (
     SECOND,
@@ -25,6 +24,7 @@ from tests.fixtures.update_streams import (
     quotes_plan,
     splits_of,
 )
+from tests.suites.crash_runs import CrashRuns, staged
 
 PLENTY = 64 << 20
 #: about 270 keys fit

@@ -31,7 +31,6 @@ from icestream.plan.nodes.queries import Source
 from icestream.plan.nodes.updates import Latest, Updates
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
-from icestream.testing.crash_runs import staged
 from tests.fixtures.update_streams import (
     QUOTES,
     SECOND,
@@ -43,6 +42,7 @@ from tests.fixtures.update_streams import (
     quotes_plan,
     splits_of,
 )
+from tests.suites.crash_runs import staged
 
 #: symbol, price, time, source
 Told = tuple[str, int, int, int]

@@ -24,10 +24,10 @@ from icestream.runtime.work.dataflow import spilling
 from icestream.runtime.work.dataflow import work as dataflow_work
 from icestream.state.versions.commits import BASE, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.live_segments import live_at
-from icestream.testing.crash_runs import ROOT, Script
 from tests.faults.bit_flips import BitFlips
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
 from tests.fixtures.join_plans import SCHEMAS, batch_of, deferred, sources
+from tests.suites.crash_runs import ROOT, Script
 
 
 def popular_items() -> Dataflow:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.verify import verify
 from icestream.state.versions.ownership import TakenOver
-from icestream.testing.crash_runs import ROOT, Delivered, Process, Script
 from icestream.testing.simulated_disk import SimulatedDisk
+from tests.suites.crash_runs import ROOT, Delivered, Process, Script
 
 
 def _acted(process: Process, action: int) -> Delivered:

@@ -71,7 +71,7 @@ def kind_of_join(how: str) -> str:
 
 
 def bounds_of(within: Within) -> Bounds:
-    """Return by how much the time of the other side may be later: at least, and at most."""
+    """Return by how much the other side of a join may be later: at least, and at most."""
     if not isinstance(within, tuple):
         length = parse_interval(within)
         return -length, length
@@ -90,7 +90,7 @@ def bounds_of(within: Within) -> Bounds:
 
 
 def near(streams: Sequence[Events], bounds: Bounds) -> list[Events]:
-    """Return a stream and others with lifetimes that overlap if their times are within bounds."""
+    """Return sides of a join with lifetimes that overlap if their times are within bounds."""
     first, *others = streams
     low, high = bounds
     ways = [(first, low, high), *((each, -high, -low) for each in others)]

@@ -26,7 +26,7 @@ def built(
     *,
     whole: bool = False,
 ) -> BuiltQuery[Dataflow]:
-    """Return a query over some columns of its sources, by tag; over all for refused rows.
+    """Return the query of a writer of events over some columns, by tag; all for refused rows.
 
     `compiled` makes the dataflow from the numbers of tags, the sources, their columns and the type
     of time.

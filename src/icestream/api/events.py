@@ -97,12 +97,6 @@ class Events(StreamWords):
 
     @property
     def columns(self) -> list[str]:
-        """Return the names of the columns.
-
-        Examples:
-            >>> events.select("agent", "busyTime").columns
-            ['agent', 'busyTime']
-        """
         return list(self._node.payload.names)
 
     @property

@@ -17,7 +17,7 @@ from typing import Unpack
 
 from icestream.api.event_joins import deferred, may_defer, near, paired
 from icestream.api.events import Events
-from icestream.api.hints import warn_of_instants
+from icestream.api.query_warnings import warn_of_instants
 from icestream.api.stream_words import StreamWords
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval

@@ -18,14 +18,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
-from icestream.api.hints import warn_of_late_events
+from icestream.api.query_warnings import warn_of_late_events
 from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.server import shared_page
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.latest.step import UPDATED
 from icestream.plan.computation import Computation
-from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME
 from icestream.runtime.spark.query import Query
@@ -136,7 +135,7 @@ def _run(
             if number in current:
                 schema, key = to_arrow_schema(columns, timezone="UTC"), writer._table_key()
                 changed = (table for read in rows.readers() for table in read())
-                updated = UPDATED if isinstance(built.plan, Updates) else None
+                updated = UPDATED if built.plan.has_queue else None
                 current[number].apply(delivery.commit.version, changed, schema, key, updated)
                 if writer._mode == "complete":
                     safe[number].deliver(tables[number](), delivery.commit.version - 1)
@@ -159,7 +158,7 @@ def _run(
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     state = lead._state_location(checkpoint)
-    end_mark = EndMark(files, settings.root) if lead._updates else None
+    end_mark = EndMark(files, settings.root) if built.plan.has_queue else None
     history = QueryHistory(state, about)
     query = Query(driver, deliver, history, flush=flush, tables=tables, end_mark=end_mark)
     if lead._is_set("ui", os.environ.get(SHOWN, "false")):
@@ -172,7 +171,7 @@ def _run(
 def _held_columns(built: BuiltQuery[Any], view: int) -> StructType:
     """Return the columns of the table of a view in output mode `now`."""
     columns = [field for field in built.rows[view] if field.name != CHANGE]
-    aged = [StructField(AGE, DoubleType())] if isinstance(built.plan, Updates) else []
+    aged = [StructField(AGE, DoubleType())] if built.plan.has_queue else []
     return StructType([*columns, *aged])
 
 

@@ -48,16 +48,6 @@ class ProjectedRows(ColumnWords):
         """
         return self._shape(no_rows(self._built.events.sparkSession, self._built.rows[0])).schema
 
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns.
-
-        Examples:
-            >>> kpis.columns
-            ['window', 'serviceId', 'count']
-        """
-        return self.schema.names
-
     def select(self, *cols: Column | str) -> Self:
         """Select columns of the rows, or expressions over them.
 
@@ -92,10 +82,6 @@ class ProjectedRows(ColumnWords):
             )
             raise DefinitionError(msg)
         return self._then("join", (other, on, how), lambda rows: rows.join(other, on, how))
-
-    @property
-    def _types(self) -> StructType:
-        return self.schema
 
     def _then(
         self, word: str, given: tuple[Any, ...], change: Callable[[DataFrame], DataFrame]

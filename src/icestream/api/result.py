@@ -341,7 +341,8 @@ class Result(WindowWords, ProjectedRows):
                 sources  [{'name': 'stream', ...
         """
         plan = self._built.plan
-        print(explained(plan, statistics) if isinstance(plan, Plan) else explained_dataflow(plan))
+        as_events = self._statement is None
+        print(explained_dataflow(plan) if as_events else explained(plan, statistics))
 
     # -- going on --------------------------------------------------------------------------
 
@@ -395,7 +396,7 @@ def result_of(rows: Events) -> Result:
 
 
 def has_objects(plan: Plan) -> bool:
-    """Return whether some aggregate of a plan has no state of fixed size."""
+    """Return whether some aggregate of a result has no state of fixed size."""
     types = {field.name: field.type for field in plan.inputs}
     return any(needs_objects(each, types) for view in plan.views for each in view.aggregates)
 
@@ -409,7 +410,7 @@ def _plain_texts(columns: Sequence[Column | str]) -> list[str]:
 def listed_columns(
     columns: Sequence[Column | str | Sequence[Column | str]],
 ) -> tuple[Column | str, ...]:
-    """Return columns that were given one by one or as a list, as PySpark accepts them."""
+    """Return a result's columns, given one by one or as a list, as PySpark accepts them."""
     listed: list[Column | str] = []
     for each in columns:
         listed.extend([each] if isinstance(each, Column | str) else each)

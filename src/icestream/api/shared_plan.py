@@ -212,7 +212,7 @@ def read_parts(
 def in_order(
     parts: Sequence[StreamInput], read: Callable[..., DataFrame], *beside: PartColumns
 ) -> DataFrame | None:
-    """Return the events with columns for their order; None if their sources have none."""
+    """Return the events of a plan with columns for their order; None if sources have none."""
     pieces = piece_columns([part.frame for part in parts])
     return None if pieces is None else read(*beside, [(piece,) for piece in pieces])
 

@@ -13,7 +13,6 @@ from icestream.api.launch import TABLES, launch
 from icestream.api.writer import DEFAULT_MEMORY, StreamWriter, is_own
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes
-from icestream.plan.nodes.updates import Updates
 from icestream.runtime.spark.query import Query
 
 
@@ -74,7 +73,7 @@ def _check_writers(writers: Sequence[object]) -> None:
         if not isinstance(each, StreamWriter):
             msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
             raise DefinitionError(msg)
-        if each._mode in TABLES and not isinstance(each._built.plan, Updates):
+        if each._mode in TABLES and not each._built.plan.has_queue:
             msg = (
                 f"a result in output mode {each._mode!r} is started alone, with "
                 "writeStream...start()"

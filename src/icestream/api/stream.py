@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from icestream.api.events import Events, events_of
-from icestream.api.hints import warn_of_linecutting
+from icestream.api.query_warnings import warn_of_linecutting
 from icestream.api.result import Result, WindowWords, listed_columns, result_of
 from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.steps import StepWords
@@ -140,28 +140,8 @@ class Stream(WindowWords, StepWords):
     _parts: tuple[StreamInput, ...]
 
     @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns.
-
-        Examples:
-            >>> calls.select("timestamp", "agent").columns
-            ['timestamp', 'agent']
-        """
-        return list(self._parts[0].frame.columns)
-
-    @property
     def schema(self) -> StructType:
-        """Return the columns with their types.
-
-        Examples:
-            >>> calls.select("timestamp", "agent").schema.simpleString()
-            'struct<timestamp:timestamp,agent:string>'
-        """
         return self._parts[0].frame.schema
-
-    @property
-    def _types(self) -> StructType:
-        return self.schema
 
     @property
     def _windowed(self) -> tuple[StreamInput, ...]:

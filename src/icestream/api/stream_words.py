@@ -31,7 +31,7 @@ from icestream.api.event_joins import (
     paired,
 )
 from icestream.api.functions import AggregateExpression, count
-from icestream.api.hints import warn_of_instants
+from icestream.api.query_warnings import warn_of_instants
 from icestream.api.table_joins import beside_table
 from icestream.api.words import ColumnWords
 from icestream.core.errors import DefinitionError

@@ -92,17 +92,7 @@ class LatestBy(StepWords, ColumnWords):
         return self._behind(PreQueueFilter(self._pre_queue, text, self._zone))
 
     @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns.
-
-        Examples:
-            >>> calls.latestBy("symbol").select("timestamp", "symbol").columns
-            ['timestamp', 'symbol']
-        """
-        return list(self._frame.columns)
-
-    @property
-    def _types(self) -> StructType:
+    def schema(self) -> StructType:
         return self._frame.schema
 
     def select(self, *cols: Column | str) -> LatestBy:

@@ -98,8 +98,9 @@ def _row_for_each(
     """Return a row for each event, over the frame that ends with it."""
     if frame.slide is not None or frame.partition == "stream" or sets is not None:
         msg = (
-            "rows of this window are only written: what goes on is a window with a row for each "
-            "event, window(range, slide='event') or rows(n, partitionBy=...), and one groupBy"
+            "the rows of this window can be written, but nothing else can read them: use a window "
+            "with a row for each event, window(range, slide='event') or rows(n, partitionBy=...), "
+            "and one groupBy"
         )
         raise DefinitionError(msg)
     calls = [
@@ -179,8 +180,8 @@ def _of_frames(
     """Return the newest row of each group: the frame that ends with its last event."""
     if frame.slide is not None:
         msg = (
-            "rows with every m-th event, or at multiples of a time, exist only as final rows: use "
-            "a row with every event, window(range, slide='event') or rows(n), here"
+            "rows with every m-th event, or at multiples of a time, exist in output mode 'append' "
+            "only: use a row with every event, window(range, slide='event') or rows(n)"
         )
         raise DefinitionError(msg)
     events._refuse_retractions("a window that moves with events")

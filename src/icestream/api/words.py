@@ -20,7 +20,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from icestream.api.hints import no_attribute
 from icestream.core.errors import DefinitionError
 
 
@@ -33,17 +32,37 @@ class ColumnWords:
 
     def __getattr__(self, name: str) -> Any:
         """Say what to use instead of a method that there is not."""
-        raise AttributeError(no_attribute(self._called, name, self._instead, self))
+        known = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
+        advice = f"use {self._instead[name]}" if name in self._instead else f"they have {known}"
+        msg = f"{self._called} have no {name!r}: {advice}"
+        raise AttributeError(msg)
 
     @property
     @abstractmethod
-    def columns(self) -> list[str]:
-        """Return the names of the columns."""
+    def schema(self) -> StructType:
+        """Return the columns with their types.
+
+        Examples:
+            >>> calls.select("timestamp", "agent").schema.simpleString()
+            'struct<timestamp:timestamp,agent:string>'
+        """
 
     @property
-    @abstractmethod
     def _types(self) -> StructType:
-        """Return the columns with their types."""
+        """Return the columns that words can name, with their types."""
+        return self.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns.
+
+        Examples:
+            >>> calls.select("timestamp", "agent").columns
+            ['timestamp', 'agent']
+            >>> kpis.columns
+            ['window', 'serviceId', 'count']
+        """
+        return self._types.names
 
     @abstractmethod
     def select(self, *cols: Column | str) -> Self:
@@ -143,7 +162,7 @@ def spark_columns(frame: DataFrame, cols: Sequence[Column | str]) -> list[Column
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column quoted for SQL."""
+    """Return the name of a column quoted for SQL, as words about columns need it."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 

@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
-from icestream.api.hints import warn_of_change
 from icestream.api.launch import TABLES, columns_of_refused, launch
+from icestream.api.query_warnings import warn_of_change
 from icestream.api.shared_plan import BuiltQuery, Statement
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
@@ -133,6 +133,8 @@ class StreamWriter:
     #: the result, where several of its kind can be one query, and the function that combines them
     _result: object = None
     _together: Callable[[Sequence[object]], BuiltQuery[Computation]] | None = None
+    #: plan, projection and columns of windows that another output mode has replaced
+    _own: tuple[BuiltQuery[Computation], Callable[[DataFrame], DataFrame], StructType] | None = None
     _format: str = "parquet"
     _mode: str = "append"
     #: some are secrets
@@ -201,12 +203,17 @@ class StreamWriter:
                 "for all of them with every batch"
             )
             raise DefinitionError(msg)
+        if self._own is not None:
+            built, shape, schema = self._own
+            return replace(self, _built=built, _shape=shape, _schema=schema, _own=None).outputMode(
+                mode
+            )
         if self._build is not None and (self._statement is None or mode in TABLES):
             return self._as_dataflow(mode)
         plan = self._built.plan
         if mode in TABLES:
             self._table_key()
-        if isinstance(plan, Updates) and plan.latest is not None:
+        if plan.has_queue:
             # rows of a table by key have an age
             result: Any = self._result
             timed = result._stamped(mode in TABLES)
@@ -222,9 +229,11 @@ class StreamWriter:
         assert self._build is not None
         built = self._build("now" if mode in TABLES else mode)
         columns = [each for each in built.rows[0] if mode not in TABLES or each.name != CHANGE]
-        shape = as_they_are if self._statement is not None else self._shape
-        schema = StructType(columns)
-        return replace(self, _mode=mode, _built=built, _schema=schema, _shape=shape)
+        changed = replace(self, _mode=mode, _built=built, _schema=StructType(columns))
+        if self._statement is None:
+            return changed
+        own = self._built, self._shape, self._schema
+        return replace(changed, _shape=as_they_are, _own=own)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
         """Choose when batches run, as in PySpark: processingTime, availableNow or once.
@@ -453,21 +462,18 @@ class StreamWriter:
 
     def _table_key(self) -> tuple[str, ...]:
         """Return the columns that identify rows in output mode `now`."""
-        plan = self._built.plan
-        if isinstance(plan, Dataflow) and plan.views[0].mode == "now":
-            return plan.views[0].key
-        if isinstance(plan, Updates) and plan.latest is not None and plan.latest.keys:
-            missing = [key for key in plan.latest.keys if key not in self._schema.names]
-            if not missing:
-                return plan.latest.keys
+        key = self._built.plan.held_key
+        if key is None:
+            msg = (
+                "output mode 'now' holds one row for each key, and this query has none: name the "
+                "key, latestBy('key'), or compute windows or groups, groupBy('key').agg(...)"
+            )
+            raise DefinitionError(msg)
+        missing = [name for name in key if name not in self._schema.names]
+        if missing:
             msg = f"output mode 'now' keeps a row by key: let the step return {missing} as well"
             raise DefinitionError(msg)
-        msg = (
-            "output mode 'now' is for windows on a grid, events with lifetimes and latestBy(key); "
-            "a window that moves with events is stream.events().last(range).groupApply(keys, "
-            "lambda group: group.agg(...))"
-        )
-        raise DefinitionError(msg)
+        return key
 
     def _late_sink(self) -> FileSink | None:
         """Return the table of refused rows: those that arrived too late, or without a time."""
@@ -486,7 +492,7 @@ class StreamWriter:
         chosen = self._choice("onBadRow", "fail", "quarantine")
         if chosen == "quarantine" and "lateEvents" not in self._options:
             msg = (
-                "option 'onBadRow' is 'quarantine', but bad rows have no place: set "
+                "option 'onBadRow' is 'quarantine', but there is no folder for bad rows: set "
                 ".option('lateEvents', <folder>)"
             )
             raise DefinitionError(msg)
@@ -507,19 +513,13 @@ class StreamWriter:
         return _location(chosen)
 
     @property
-    def _updates(self) -> bool:
-        """Return whether keys may wait from batch to batch."""
-        plan = self._built.plan
-        return isinstance(plan, Updates) and plan.latest is not None
-
-    @property
     def _ticks(self) -> bool:
         """Return whether batches run even if no events arrive."""
         # also with availableNow, which may continue a checkpoint that other triggers began
-        return "ticker" in self._options or self._updates
+        return "ticker" in self._options or self._built.plan.has_queue
 
     def _flushes(self) -> bool:
-        if self._updates and {"availableNow", "once"} & set(self._trigger):
+        if self._built.plan.has_queue and {"availableNow", "once"} & set(self._trigger):
             return True
         flush = self._is_set("flush")
         if flush and not ({"availableNow", "once"} & set(self._trigger)):
@@ -533,7 +533,7 @@ class StreamWriter:
         """Return this writer with the ticker's interval as its trigger."""
         ticker = self._options.get("ticker")
         if ticker is None:
-            waits = self._updates and not self._trigger
+            waits = self._built.plan.has_queue and not self._trigger
             return self.trigger(processingTime=UPDATES_EVERY) if waits else self
         if self._trigger:
             msg = (
@@ -772,5 +772,5 @@ def _location(chosen: str) -> str:
 
 
 def is_own(option: str) -> bool:
-    """Return whether an option is not one of the sink."""
+    """Return whether an option of a writer is not one of the sink."""
     return option in _OWN_OPTIONS or option.startswith((_STORAGE, _CLASSIFIER))

@@ -1,1 +1,1 @@
-"""The commands `run` (`program`), `sql` and `plan` (`what_if`) of the CLI."""
+"""One module for each command of the CLI: `program` is `run`; the others have their names."""

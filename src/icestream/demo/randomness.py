@@ -32,7 +32,7 @@ def random_bits(seed: int, purpose: int, counters: Words) -> Words:
 
 
 def fractions(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.float64]:
-    """Map random bits uniformly to the open interval (0, 1)."""
+    """Map random bits uniformly to random numbers of the open interval (0, 1)."""
     spread: npt.NDArray[np.float64] = bits.astype(np.float64)
     spread += 0.5
     spread *= 0.5 ** (8 * bits.dtype.itemsize)

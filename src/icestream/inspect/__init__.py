@@ -3,5 +3,6 @@
 `access` opens a checkpoint and restores its shards in a scratch folder; `state_rows` yields the
 rows of the state through an adapter for each kind of operator (`adapters`). `verify` checks every
 byte and reference, `repair` saves what is intact, `differences` compares versions, `export` writes
-Parquet, and `rewrite` writes edited rows back (`rewriting`). `command` is `icestream state`.
+Parquet, and `rewrite` writes edited rows back (`rewriting`). The command is
+`icestream.commands.state`.
 """

@@ -35,7 +35,7 @@ from icestream.core.times import INFINITY
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateTable
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.dataflow import DataflowState, StoredTable, every_group
+from icestream.inspect.adapters.dataflow import DataflowState, StoredTable, group_chunks
 from icestream.inspect.adapters.windows import kept
 from icestream.inspect.copying import SPARK
 from icestream.inspect.repair import DROPPED
@@ -192,7 +192,7 @@ class _GroupEraser:
     def _empty(self, store: GroupStore, tables: list[StoredTable], watermark: int) -> int:
         """Empty the groups of the key; return how many had state."""
         groups = 0
-        for id_high, id_low in _chunks(store):
+        for id_high, id_low in group_chunks(store, store.chunk_groups):
             chosen = self._chosen(tables[0], id_high, id_low)
             if not chosen.any():
                 continue
@@ -222,7 +222,7 @@ class _GroupEraser:
         """Refuse if rows of other groups have the key."""
         assert self._asked.key is not None
         named = [each for each in tables if set(self._asked.key) <= set(each.table.columns.names)]
-        for id_high, id_low in _chunks(store) if named else ():
+        for id_high, id_low in group_chunks(store, store.chunk_groups) if named else ():
             store.begin(watermark)
             for slots in store.portions(store.locate(id_high, id_low)):
                 for each in named:
@@ -235,14 +235,6 @@ class _GroupEraser:
                             "with `icestream state rewrite`, and erase again"
                         )
                         raise CheckpointError(msg)
-
-
-def _chunks(store: GroupStore) -> Iterator[tuple[Ids, Ids]]:
-    """Yield the groups of a store, as many at a time as a chunk may have."""
-    most = max(1, store.chunk_groups)
-    for id_high, id_low in every_group(store):
-        for first in range(0, len(id_high), most):
-            yield id_high[first : first + most], id_low[first : first + most]
 
 
 # -- files --------------------------------------------------------------------------------

@@ -250,7 +250,7 @@ class MaintenanceVersion:
 
 
 def check_stopped(checkpoint: Checkpoint) -> None:
-    """Refuse to change the state of a query that runs."""
+    """Refuse to rewrite the state of a query that runs."""
     if running(checkpoint.root) or running(folder_of(checkpoint.root)):
         msg = f"a query is running on {checkpoint.root}: stop it before you change its state"
         raise CheckpointError(msg)

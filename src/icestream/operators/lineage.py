@@ -80,7 +80,7 @@ class ShardLineage:
 
 
 def shards_of(routes: Sequence[int]) -> int:
-    """Return the number of shards of a component that key groups are routed to."""
+    """Return the number of shards in a lineage of routes: those that key groups are routed to."""
     return routes[-1] + 1
 
 

@@ -110,7 +110,7 @@ def records_of(shard: Shard, past: PastVersion, lifetime: str) -> Iterator[Recor
 
 
 def once(parts: Sequence[Directory], kind: np.dtype[Any]) -> Directory:
-    """Return the directories of parents as one, in the order of markers; what they share, once."""
+    """Return the logged directories of parents as one, in the order of markers, each once."""
     whole = np.concatenate([np.empty(0, dtype=kind), *parts])
     _, first = np.unique(whole["marker"], return_index=True)
     directory: Directory = whole[first]

@@ -39,12 +39,12 @@ EVERY_ID = IdRange(0, 1 << 64)
 
 
 def keep_ids(header: MutableMapping[str, Any], keeps: IdRange | None) -> None:
-    """Note in a header the ids of a shard whose segments have groups of others, too."""
+    """Note in a header the identities of a shard whose segments have groups of others, too."""
     header["keeps"] = None if keeps is None else [keeps.low, keeps.high]
 
 
 def kept_ids(header: MutableMapping[str, Any]) -> IdRange | None:
-    """Return what `keep_ids` noted."""
+    """Return the identities that `keep_ids` noted."""
     return None if header.get("keeps") is None else IdRange(*header["keeps"])
 
 
@@ -57,7 +57,7 @@ def identities(entries: Ints) -> tuple[Ids, Ids]:
 
 
 def in_order(id_high: Ids, id_low: Ids) -> Ints:
-    """Return the sort order of ids of groups."""
+    """Return the sort order of identities of groups."""
     order = np.empty(len(id_high), dtype=np.int64)
     is_ordered = sorted_run.order_identities(
         np.ascontiguousarray(id_high), np.ascontiguousarray(id_low), order
@@ -66,7 +66,7 @@ def in_order(id_high: Ids, id_low: Ids) -> Ints:
 
 
 def distinct(id_high: Ids, id_low: Ids) -> tuple[Ids, Ids, Ints]:
-    """Return the distinct ids of groups, sorted, and the position of each given id among them.
+    """Return the distinct identities of groups, sorted, and the position of each given one.
 
     Ids that are sorted already, as the changes of a batch are, are not sorted again.
     """

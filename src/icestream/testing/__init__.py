@@ -1,8 +1,8 @@
 """Tools for testing your own queries and operators; needs `pip install 'icestream[testing]'`.
 
 `sources` generates random streams with crashes inside, `conformance` is the suite that every query
-must pass, `simulated_disk` is a disk that crashes, `crash_runs` kills a query at every step of its
-disk, and `moving_shards` moves shards between tasks that share no disk.
+must pass, `simulated_disk` is a disk that crashes, and `moving_shards` moves shards between tasks
+that share no disk.
 
 To test an aggregate, a processor or an operator of yours, subclass `EveryQuery`, call the subclass
 `Test...`, and define three methods: how the query is opened in a folder, which events it receives,

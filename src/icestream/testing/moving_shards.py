@@ -29,11 +29,11 @@ class SeparateDisks(LocalExecutor):
 
 @contextmanager
 def separate_disks() -> Iterator[None]:
-    """Let queries that are opened in this context run tasks with separate disks."""
+    """Let queries opened in this context move shards between tasks with separate disks."""
     with mock.patch.object(local, "LocalExecutor", SeparateDisks):
         yield
 
 
 def rescale(query: LocalQuery, batch: int) -> None:
-    """Set the number of tasks of a query for a batch, so that shards move."""
+    """Move shards in a test: set the number of tasks of a query for a batch."""
     query.rescale(COURSE[batch % len(COURSE)])

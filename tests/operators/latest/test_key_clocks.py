@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.window_aggregate import WindowedUpdates
-from icestream.state.queue.windows.queue import Late
 from icestream.state.queue.windows.spec import UpdateWindows
 from tests.oracles.queue import last_instant
 
@@ -34,7 +33,7 @@ STEPS = st.lists(
 )
 
 
-def operator(windows: UpdateWindows, late: Late = "drop") -> WindowedUpdates:
+def operator(windows: UpdateWindows) -> WindowedUpdates:
     return WindowedUpdates(
         SCHEMA,
         keys=["symbol"],
@@ -42,7 +41,6 @@ def operator(windows: UpdateWindows, late: Late = "drop") -> WindowedUpdates:
         time="time",
         windows=windows,
         aggregates=AGGREGATES,
-        late=late,
     )
 
 
@@ -141,12 +139,11 @@ def test_a_group_supersedes_only_itself() -> None:
 
 
 def test_groups_may_share_a_time_and_older_tuples_are_late() -> None:
-    made = operator(UpdateWindows(2, 2), late="refuse")
+    made = operator(UpdateWindows(2, 2))
     made.enqueue(batch_of([("a", "x", 3, 1), ("a", "y", 3, 1)]), np.array([1, 2]))
-    with pytest.raises(InputError, match="before its key's latest"):
-        made.enqueue(batch_of([("a", "y", 4, 1), ("a", "z", 2, 1)]), np.array([3, 4]))
-    made.enqueue(batch_of([("a", "y", 4, 1)]), np.array([3]))
     assert made.facts["late"] == 0
+    made.enqueue(batch_of([("a", "y", 4, 1), ("a", "z", 2, 1)]), np.array([3, 4]))
+    assert made.facts["late"] == 1
 
 
 def test_grouping_by_less_than_the_key_is_refused() -> None:

@@ -368,26 +368,6 @@ def test_events_that_come_twice_are_handed_over_twice() -> None:
     assert {row[-1] for row in made} == {"count (1, 5.0)", "count (2, 10.0)", "count (3, 11.0)"}
 
 
-class Seeded(Scripted):
-    def handleInitialState(self, key: Any, initial: Any, timers: Any) -> None:  # noqa: N802
-        for total in initial["total"]:
-            self._seen.update((10, total))
-
-
-def test_initial_state_comes_by_the_second_input() -> None:
-    one = UserDefined(Seeded(), "user long", PAYLOAD, initial="user long, total double")
-    groups = PlainGroups(one.synopses)
-    head = changes_of_steps([InputRow(1, 0, "", 0)]).select(
-        ["__le", "__re", "__diff", "__hi", "__lo"]
-    )
-    seed = head.append_column("user", pa.array([1])).append_column("total", pa.array([7.0]))
-    assert not accepted(one.on_changes(1, seed, groups, 0))
-    made = counted(one.on_changes(0, changes_of_steps([InputRow(1, 1, "count", 1)]), groups, 0))
-    assert {row[-1] for row in made} == {"count (11, 8.0)"}
-    with pytest.raises(DefinitionError, match="no initial state"):
-        list(operator().on_changes(1, seed, groups, 0))
-
-
 def test_nothing_is_pickled_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> bytes:
         raise AssertionError

@@ -371,19 +371,3 @@ class Updating(VectorisedProcessor):
         found, _ = state.codes.get(batch.group, [keys])
         state.codes.put(batch.group, [keys], [batch.times])
         return {"n": found.astype(np.int64), "__group": batch.group}
-
-
-def test_initial_state_comes_by_the_second_input() -> None:
-    class Seeded(Writing):
-        def on_initial(self, batch: Any, state: Any) -> None:
-            state.totals.set([batch.column("n")])
-
-        def process(self, batch: Any, state: Any) -> Any:
-            return state.totals.get()
-
-    one = UserDefined(Seeded(), "user long", PAYLOAD, initial="user long, n long")
-    groups = PlainGroups(one.synopses)
-    head = steps((1, 0)).select(["__le", "__re", "__diff", "__hi", "__lo"])
-    seed = head.append_column("user", pa.array([1])).append_column("n", pa.array([7]))
-    assert not accepted(one.on_changes(1, seed, groups, 0))
-    assert [row[-1] for row in counted(one.on_changes(0, steps((1, 0)), groups, 0))] == [7]

@@ -29,7 +29,7 @@ from icestream.runtime.tables.layout import TableFiles, TableLayout, TableTarget
 from icestream.state.files import NewFile
 from icestream.state.versions.commits import VersionStore
 from icestream.state.versions.table_files import TableFile
-from icestream.testing.crash_runs import Script, staged
+from tests.suites.crash_runs import Script, staged
 
 SCRIPT = Script(batches=2, events=30)
 #: crash points of the disk that are left out between two

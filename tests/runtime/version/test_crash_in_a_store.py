@@ -16,9 +16,9 @@ from icestream.state.files import LocalFiles
 from icestream.state.stores import bucket as buckets
 from icestream.state.stores.bucket import Bucket, open_bucket
 from icestream.state.stores.files import StoreFiles
-from icestream.testing.crash_runs import CrashRuns, Process, Script, staged
 from icestream.testing.simulated_disk import Crash
 from tests.fixtures.object_store import BUCKET, ObjectStoreServer
+from tests.suites.crash_runs import CrashRuns, Process, Script, staged
 
 Result = TypeVar("Result")
 

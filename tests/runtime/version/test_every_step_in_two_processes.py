@@ -26,9 +26,9 @@ from icestream.runtime.version import retention
 from icestream.state.files import Files, LocalFiles, NewFile
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.ownership import TakenOver
-from icestream.testing.crash_runs import Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.fixtures.object_store import BUCKET, ObjectStoreServer
+from tests.suites.crash_runs import Script, staged
 
 SCRIPT = Script(batches=6, events=12)
 #: the batch during which the drivers meet, after snapshots, with files to remove

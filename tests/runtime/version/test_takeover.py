@@ -14,8 +14,8 @@ from icestream.runtime.version.settings import Settings
 from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.ownership import TakenOver
 from icestream.state.versions.sealed import opened, seal
-from icestream.testing.crash_runs import ROOT, CrashRuns, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
+from tests.suites.crash_runs import ROOT, CrashRuns, Script, staged
 from tests.suites.takeovers import Contest
 
 SCRIPT = Script(batches=6, events=12)

@@ -14,8 +14,8 @@ from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.log.segments import SegmentTable
-from icestream.testing.crash_runs import CrashRuns, Process, Script, staged
 from icestream.testing.simulated_disk import SimulatedDisk
+from tests.suites.crash_runs import CrashRuns, Process, Script, staged
 
 SCRIPT = Script(batches=12)
 

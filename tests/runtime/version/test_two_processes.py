@@ -16,7 +16,7 @@ from icestream.runtime.local import LocalQuery
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import VersionStore
 from icestream.state.versions.ownership import TakenOver
-from icestream.testing.crash_runs import Script
+from tests.suites.crash_runs import Script
 
 SCRIPT = Script(batches=40, events=12)
 

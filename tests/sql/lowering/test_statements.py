@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from icestream.sql.lowering import staged
-from icestream.sql.lowering.staged import copied, with_copies
+from icestream.runtime.ingest.source import sources_of
+from icestream.sql.lowering import in_spark
+from icestream.sql.lowering.in_spark import copied, with_copies
 from tests.fixtures.sql_cases import SAME, WINDOWED
 from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of, table_here
 
@@ -124,10 +125,10 @@ def test_oracle_copies_in_windows_are_the_same_anywhere(
     behind = ice.sql(text, **sources)
     assert "copies in windows" in str(behind._built("update").plan.edges)
     rows = ran_here(behind, tmp_path, disorder=3)
-    with mock.patch.object(staged, "with_copies", lambda *given: copied(with_copies(*given))):
-        in_spark = ice.sql(text, **sources)
-    assert "copies in windows" not in str(in_spark._built("update").plan.edges)
-    assert rows == ran_here(in_spark, tmp_path)
+    with mock.patch.object(in_spark, "with_copies", lambda *given: copied(with_copies(*given))):
+        before = ice.sql(text, **sources)
+    assert "copies in windows" not in str(before._built("update").plan.edges)
+    assert rows == ran_here(before, tmp_path)
     assert max(row[3] for row in rows) > 20
 
 
@@ -172,17 +173,6 @@ def test_simple_conditions_leave_files_to_the_tasks(spark: SparkSession, tmp_pat
     assert "where (k > 3)" in str(query._built("update").plan.describe())
     query = ice.sql(text.format("length(a.word)"), **streams)
     assert sources_of(query._built("update").events) is None
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("seed", range(400, 600))
-def test_oracle_conditions_behind_spark(
-    seed: int, sources: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Lowering, "_is_of_files", lambda *_: True)
-    statement = random_statement(seed)
-    expected = by_duckdb(statement.duckdb, TABLES)
-    assert ran_here(ice.sql(statement.text, **sources), tmp_path, disorder=seed) == expected
 
 
 def test_answers_that_are_joined_in_their_group_are_rows_by_its_key(

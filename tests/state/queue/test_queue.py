@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.core.errors import DefinitionError, InputError
+from icestream.core.errors import DefinitionError
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.queue.arrays import HeapArrays
@@ -207,23 +207,9 @@ def test_forgotten_keys_are_new_keys() -> None:
     assert keys_of(queue.dequeue(20, 100)) == [*range(30, 40), *range(10)]
 
 
-def test_refusing_what_goes_back_in_time_changes_nothing() -> None:
-    queue = UpdateQueue(FIXED, late="refuse")
-    put(queue, [(0, 5, 0), (1, 5, 1)])
-    with pytest.raises(InputError, match="update 2 of the batch arrived at 6"):
-        put(queue, [(0, 7, 2), (3, 9, 4), (0, 6, 3)])
-    assert (queue.keys, len(queue)) == (2, 2)
-    with pytest.raises(InputError, match="send a key's updates in order"):
-        put(queue, [(4, 7, 2), (4, 6, 3)])
-    assert queue.read(9).rows["n"].to_pylist() == [0, 1]
-    put(queue, [(0, 7, 2), (4, -3, 3)])
-
-
 def test_unknown_words_say_what_is_known() -> None:
     with pytest.raises(DefinitionError, match="fifo, inplace, linecutting"):
         UpdateQueue(FIXED, schedule="lifo")
-    with pytest.raises(DefinitionError, match="drop, refuse"):
-        UpdateQueue(FIXED, late="keep")
 
 
 @settings(max_examples=30, deadline=None)

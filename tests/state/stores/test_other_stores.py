@@ -22,8 +22,8 @@ from icestream.state.files import LocalFiles
 from icestream.state.stores.bucket import CHUNK, open_bucket
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.ownership import TakenOver
-from icestream.testing.crash_runs import Script, staged
 from tests.fixtures.object_store import BUCKET, AzureServer, ObjectStoreServer
+from tests.suites.crash_runs import Script, staged
 
 Place = tuple[str, dict[str, str]]
 

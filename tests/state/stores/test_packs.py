@@ -17,8 +17,8 @@ from icestream.state.stores.packs import pack_of
 from icestream.state.versions.attempts import epoch_of, new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.live_segments import live_at
-from icestream.testing.crash_runs import Script, staged
 from tests.fixtures.object_store import in_memory
+from tests.suites.crash_runs import Script, staged
 
 ODD, EVEN = "000001c0ffee0001", "000001c0ffee0002"
 

@@ -162,24 +162,24 @@ def _identities(
             yield wanted
             return
         # the other bits are those of the outer group
-        for id_high, id_low in every_group(store):
+        for id_high, id_low in group_chunks(store, store.chunk_groups):
             same = (id_high ^ wanted[0]) & INNER_BITS == 0
             same &= id_low == wanted[1]
             if same.any():
                 yield id_high[same], id_low[same]
         return
-    most = max(1, store.chunk_groups)
-    for id_high, id_low in every_group(store):
-        for first in range(0, len(id_high), most):
-            yield id_high[first : first + most], id_low[first : first + most]
+    yield from group_chunks(store, store.chunk_groups)
 
 
-def every_group(store: GroupStore) -> list[tuple[Ids, Ids]]:
-    """Return the groups of a store of a dataflow, in the order of their ids."""
-    directory = store.directory
+def group_chunks(store: GroupStore, most: int) -> Iterator[tuple[Ids, Ids]]:
+    """Yield the groups of a store of a dataflow in the order of their ids, some at a time."""
+    directory, most = store.directory, max(1, most)
     entries = directory.entries(directory.every())
     entries = entries[np.lexsort(identities(entries)[::-1])]
-    return [identities(block) for block in store.index.scan(entries)]
+    # all are known before the first is changed
+    for id_high, id_low in [identities(block) for block in store.index.scan(entries)]:
+        for first in range(0, len(id_high), most):
+            yield id_high[first : first + most], id_low[first : first + most]
 
 
 def _joined(

@@ -13,7 +13,6 @@ Cost: all groups of the shard are read and written once, some at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import CheckpointError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.dataflow import every_group
+from icestream.inspect.adapters.dataflow import group_chunks
 from icestream.inspect.rewriting.changes import ShardRewrite
 from icestream.inspect.rewriting.field_conversion import FieldConversion
 from icestream.kernels.lifetimes.sweep import scale_rows
@@ -70,20 +69,15 @@ class EvolvedAggregates:
             for store in old:
                 store.restore(source.history)
             new = ShardStores(tables, made.space, ColdOptions(self.options))
-            for id_high, id_low in self._chunks(old, new):
+            # as many groups at a time as all stores have room for
+            most = min(*(each.chunk_groups for each in old), *map(new.chunk_groups, (SUMS, HELD)))
+            for id_high, id_low in group_chunks(old[SUMS], most):
                 groups += len(id_high)
                 rows += self._converted(old, new, id_high, id_low, watermark)
                 new.rest()
             snapshot_schedule.demand_all(made.space.arena.header)
             new.end_version(watermark)
         return ShardRewrite(groups, rows, snapshot=True, released=released)
-
-    def _chunks(self, old: list[GroupStore], new: ShardStores) -> Iterator[tuple[Ids, Ids]]:
-        """Yield the groups of a shard, as many at a time as all stores have room for."""
-        most = min(*(each.chunk_groups for each in old), *map(new.chunk_groups, (SUMS, HELD)))
-        for id_high, id_low in every_group(old[SUMS]):
-            for first in range(0, len(id_high), max(1, most)):
-                yield id_high[first : first + most], id_low[first : first + most]
 
     def _converted(
         self, old: list[GroupStore], new: ShardStores, id_high: Ids, id_low: Ids, watermark: Micros

@@ -19,7 +19,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.dataflow import StoredTable, every_group
+from icestream.inspect.adapters.dataflow import StoredTable, group_chunks
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, differing
 from icestream.state.groups.spec import GroupRows
 from icestream.state.groups.store import GroupStore
@@ -56,7 +56,7 @@ class GroupRewriter(Rewriter):
         """Yield the groups to compare, each once, as many at a time as a chunk may have."""
         id_high, id_low = self._given.groups(shard)
         if not self._keep:
-            known = every_group(store)
+            known = list(group_chunks(store, store.chunk_groups))
             id_high = np.concatenate([id_high, *(each for each, _ in known)])
             id_low = np.concatenate([id_low, *(each for _, each in known)])
             id_high, id_low, _ = distinct(id_high, id_low)

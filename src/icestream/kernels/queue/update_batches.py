@@ -255,28 +255,3 @@ def blank_keys(reader: ReaderArrays, cells_seen: int) -> None:
     """Initialise the whole batch of rows of a reader that joins a queue with keys."""
     for cell in range(cells_seen):
         blank_key(reader, cell)
-
-
-@kernel
-def first_late(store: CellArrays, slots: Ints, arrived: Ints) -> int:
-    """Return the first of a batch of updates that goes back in time for its key, -1 if none."""
-    cells = store.cells
-    before = np.empty(slots.size, np.int64)
-    found = -1
-    seen = 0
-    for k in range(slots.size):
-        cell = slots[k]
-        before[k] = cells[cell, ARRIVED]
-        if (cells[cell, COUNT] > 0 or cells[cell, SIZE] < 0) and arrived[k] < before[k]:
-            found = k
-            break
-        if cells[cell, COUNT] == 0:
-            cells[cell, SIZE] = -1
-        cells[cell, ARRIVED] = arrived[k]
-        seen = k + 1
-    for k in range(seen - 1, -1, -1):
-        cell = slots[k]
-        cells[cell, ARRIVED] = before[k]
-        if cells[cell, COUNT] == 0:
-            cells[cell, SIZE] = 0
-    return found

@@ -65,7 +65,7 @@ class ArrivalNumbers:
 
 
 def window_column(kind: pa.DataType, starts: Ints, ends: Ints) -> pa.Array:
-    """Return windows as a column of results: structs of start and end, given in microseconds."""
+    """Return windows, as bounds in microseconds, in a column of folded results: start and end."""
     bounds = [pa.array(each).cast(kind[0].type) for each in (starts, ends)]
     return pa.StructArray.from_arrays(bounds, fields=list(kind))
 

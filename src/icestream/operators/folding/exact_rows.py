@@ -143,7 +143,7 @@ def concatenated(*parts: ExactRows) -> ExactRows:
 
 
 def copies_of(counts: Ints) -> int:
-    """Return how many events there are at most if each of some is there `counts` times."""
+    """Return how many events exact rows have at most if each of some is there `counts` times."""
     return len(counts) * int(np.abs(counts).max(initial=1))
 
 
@@ -151,7 +151,7 @@ def copies_of(counts: Ints) -> int:
 
 
 def packed(rows: ExactRows) -> memoryview:
-    """Return a table as bytes."""
+    """Return exact rows as bytes."""
     return packed_at(
         rows.table, moved_sums(rows.layout.at.sums_at, rows.fields_at), rows.layout.bounds
     )
@@ -224,7 +224,7 @@ def _read_head(head: tuple[int, ...]) -> tuple[tuple[SumExtent, ...], tuple[Span
 def unpacked(
     payload: memoryview | bytes, layout: Layout, fields_at: int, into: Layout | None = None
 ) -> ExactRows:
-    """Return the table that bytes hold, in its own layout or in one that has room for it.
+    """Return the exact rows that bytes hold, in their own layout or in one with room for it.
 
     `layout` has the fields; rows have `fields_at` words before these.
     """
@@ -256,7 +256,7 @@ def unpacked_at(
 
 
 def stored_layout(payload: memoryview | bytes, layout: Layout) -> Layout:
-    """Return the layout of the table that bytes hold."""
+    """Return the layout of the exact rows that bytes hold."""
     return replace_extents(layout).widened(_read_head(_head(payload, len(layout.sums)))[0])
 
 
@@ -268,7 +268,7 @@ def _head(payload: memoryview | bytes, sums: int) -> tuple[int, ...]:
 
 
 def replace_extents(layout: Layout, extents: Sequence[SumExtent] = ()) -> Layout:
-    """Return a plain layout of the same fields with other extents."""
+    """Return a plain layout of exact rows: the same fields with other extents."""
     return Layout(layout.fields, tuple(extents))
 
 

@@ -257,7 +257,7 @@ def measured(
     last: int,
     copies: int = (1 << ROOM_BITS) - 1,
 ) -> Layout:
-    """Return a layout with room for sums of so many of the given events."""
+    """Return a layout with room to fold so many of the given events into sums."""
     extents = []
     for field in layout.sums:
         x, y, valid = factors(field, columns, first, last)
@@ -303,7 +303,7 @@ def factors(
 
 
 def all_valid(inputs: Sequence[InputColumn], first: int, last: int) -> Mask:
-    """Return the mask of events in which no input is null."""
+    """Return the mask of events to fold in which no input is null."""
     masks = [column.valid[first:last] for column in inputs if column.valid.size]
     if not masks:
         return kernels.ALL_VALID

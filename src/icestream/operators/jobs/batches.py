@@ -71,7 +71,7 @@ def rows_of(batch: pa.RecordBatch, ts1: Ints, ts2: Ints) -> list[dict[str, Any]]
 
 
 def columns_of(given: Any, schema: pa.Schema, name: str, count: int | None = None) -> Any:
-    """Convert the result of a job's function to a batch of the declared columns.
+    """Convert what a job's function returned to a record batch of the declared columns.
 
     Functions return a batch, or arrays: by name, or in the order of the columns.
     """

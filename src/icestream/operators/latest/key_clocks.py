@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask
-from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.kernels.queue.windows.key_times import going_up, link_groups
 from icestream.operators.latest.identities import newest
@@ -35,15 +34,14 @@ from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State
 from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
 from icestream.state.identities import IdRange
-from icestream.state.queue.windows.queue import Late, WindowQueue
+from icestream.state.queue.windows.queue import WindowQueue
 
 
 class KeyClocks:
     """The time of every key, and the groups that share it."""
 
-    def __init__(self, stream: UpdateStream, late: Late) -> None:
+    def __init__(self, stream: UpdateStream) -> None:
         self._stream = stream
-        self._refuses = late == "refuse"
         self._keys = KeyDirectory()
         self._last: Ints = np.zeros(0, dtype=np.int64)
         self._first: Ints = np.zeros(0, dtype=np.int64)
@@ -61,13 +59,6 @@ class KeyClocks:
         keep = np.empty(len(times), dtype=np.bool_)
         last = self._last.copy()
         late = going_up(keys, times, last, keep)
-        if late and self._refuses:
-            row = int(np.flatnonzero(~keep)[0])
-            msg = (
-                f"tuple {row} has time {int(times[row])}, which is before its key's latest; sort "
-                "the input by time, or have late tuples dropped (late='drop')"
-            )
-            raise InputError(msg)
         self._dropped = late
         return np.flatnonzero(keep)
 

@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -187,23 +187,15 @@ class ServingReport:
 
 
 def combined_report(shards: Sequence[ServingReport]) -> ServingReport:
-    """Add up the reports of shards about serving updates."""
+    """Add up the reports of shards about serving updates; of times the longest counts."""
+
+    def added(name: str, one: Any, other: Any) -> Any:
+        if isinstance(one, StalenessIntegral):
+            return one.plus(other)
+        return max(one, other) if name in ("serving", "each") else one + other
+
     total = ServingReport()
     for each in shards:
-        total = replace(
-            total,
-            served=total.served + each.served,
-            calls=total.calls + each.calls,
-            waiting=total.waiting + each.waiting,
-            keys=total.keys + each.keys,
-            superseded=total.superseded + each.superseded,
-            outdated=total.outdated + each.outdated,
-            serving=max(total.serving, each.serving),
-            stale=total.stale.plus(each.stale),
-            lately=total.lately.plus(each.lately),
-            queued=total.queued.plus(each.queued),
-            queued_lately=total.queued_lately.plus(each.queued_lately),
-            tuples=total.tuples + each.tuples,
-            each=max(total.each, each.each),
-        )
+        mine, its = vars(total), vars(each)
+        total = ServingReport(**{name: added(name, mine[name], its[name]) for name in mine})
     return total

@@ -38,6 +38,7 @@ from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
 from icestream.operators.latest.staleness_totals import StalenessTotals
 from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.update_operator import AppendOperator, UpdateInputs
 from icestream.operators.latest.waiting_keys import WaitingKeys
 from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
@@ -70,8 +71,10 @@ class Serving:
 class ServingOperator:
     """Serves the keys of one shard."""
 
-    def __init__(self, spec: Serving, shard: Shard) -> None:
+    def __init__(self, spec: Serving, shard: Shard, every: AppendOperator | None = None) -> None:
+        """Attach to the shard; `every` has steps over all events, which run first."""
         self._spec = spec
+        self._every = every
         self._shard = shard
         self._waiting = WaitingKeys(
             spec.payload,
@@ -106,8 +109,13 @@ class ServingOperator:
 
     # -- a version -------------------------------------------------------------------------
 
-    def on_batch(self, inputs: Inputs) -> None:
+    def on_batch(self, inputs: UpdateInputs) -> None:
         """Let the updates of the batch enter the queue."""
+        if self._every is not None:
+            self._every.on_batch(inputs)
+        self._take_in(inputs.newest)
+
+    def _take_in(self, inputs: Inputs) -> None:
         at = self._spec.delivered
         self._waiting.delivered(self._spec.clock.now() if at is None else at)
         if self._spec.whole:
@@ -168,6 +176,8 @@ class ServingOperator:
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Serve until the time of the batch is used, then write the log."""
+        if self._every is not None:
+            yield from self._every.on_watermark(watermark)
         served: list[list[tuple[Ids, Ids]]] = [[] for _ in self._spec.steps]
         if self._spec.whole:
             yield from self._serve_all(served)
@@ -290,16 +300,17 @@ class ServingOperator:
         return self._log.released
 
     @property
-    def report(self) -> ServingReport:
-        return self._report
-
-    @property
     def statistics(self) -> dict[str, Any]:
-        return {
-            "groups": self._waiting.keys,
-            "partitions": 1,
-            "updates": self._report.to_json(),
-        }
+        report = self._report
+        if self._every is not None:
+            more = self._every.report
+            report = replace(
+                report,
+                served=report.served + more.served,
+                calls=report.calls + more.calls,
+                serving=report.serving + more.serving,
+            )
+        return {"groups": self._waiting.keys, "partitions": 1, "updates": report.to_json()}
 
 
 def _joined(parts: Sequence[tuple[Ids, Ids]]) -> tuple[Ids, Ids]:

@@ -46,7 +46,7 @@ from icestream.operators.payload_identity import identified
 from icestream.state.identities import IdRange
 from icestream.state.keys import KeyCodec
 from icestream.state.queue.pages import PagePool
-from icestream.state.queue.windows.queue import Late, WindowQueue, WindowTuples
+from icestream.state.queue.windows.queue import WindowQueue, WindowTuples
 from icestream.state.queue.windows.spec import UpdateWindows
 
 #: columns of a window in the results: start and end
@@ -204,7 +204,6 @@ class WindowedUpdates:
         aggregates: Sequence[Aggregate],
         by: Sequence[str] | None = None,
         schedule: Literal["inplace", "fifo"] = "inplace",
-        late: Late = "drop",
         pool: PagePool | None = None,
     ) -> None:
         """Create an operator without tuples.
@@ -217,7 +216,6 @@ class WindowedUpdates:
             aggregates: columns of the answers.
             by: group-by columns, the key or more; by default the key.
             schedule: order of waiting groups.
-            late: what happens to tuples that are older than their key's latest.
             pool: where window buffers take their memory.
         """
         groups = tuple(keys if by is None else by)
@@ -236,11 +234,11 @@ class WindowedUpdates:
             raise DefinitionError(msg)
         self._stream = UpdateStream(schema, tuple(keys), time)
         self._groups = groups
-        self._clocks = KeyClocks(self._stream, late) if set(groups) != set(keys) else None
+        self._clocks = KeyClocks(self._stream) if set(groups) != set(keys) else None
         self._spec = windows
         needed = {name for each in aggregates for name in each.columns}
         self._payload = pa.schema([field for field in schema if field.name in needed])
-        self._queue = WindowQueue(self._payload, windows, schedule=schedule, late=late, pool=pool)
+        self._queue = WindowQueue(self._payload, windows, schedule=schedule, pool=pool)
         self._operator = MarkedAggregate(self._payload, aggregates)
         self._codec = KeyCodec(pa.schema([schema.field(name) for name in groups]))
         self._known = self._codec.schema.empty_table()

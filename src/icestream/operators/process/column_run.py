@@ -89,12 +89,6 @@ class VectorisedRun:
                 made += self._made(work.stage, output, np.arange(len(batch)), work.stage.now)
         yield from made
 
-    def on_initial(
-        self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
-    ) -> None:
-        with self._at_work(groups, portion.slots, keys, watermark, watermark) as work:
-            self._processor.on_initial(work.batch(portion, keys), work.state)
-
     def on_timers(
         self, groups: Groups, slots: Slots, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:

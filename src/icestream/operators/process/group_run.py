@@ -69,15 +69,6 @@ class PerGroupRun:
             output = self._finished(made, groups, portion.slots)
         yield from output
 
-    def on_initial(
-        self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
-    ) -> None:
-        rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
-        handle = self._processor.handleInitialState
-        with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:
-            for _, key, _, first, last in self._calls(portion, known):
-                handle(key, TimedRows(rows, first, last), self._timers)
-
     def on_timers(
         self, groups: Groups, slots: Slots, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:

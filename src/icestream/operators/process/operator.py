@@ -40,9 +40,6 @@ from icestream.state.groups.spec import Groups
 
 Processor = StatefulProcessor | VectorisedProcessor
 
-#: inputs: rows, and initial state
-ROWS, INITIAL = 0, 1
-
 
 class UserDefined(LifetimeOperator):
     """Runs a processor."""
@@ -54,13 +51,12 @@ class UserDefined(LifetimeOperator):
         payload: pa.Schema | str,
         result: pa.Schema | str | None = None,
         *,
-        initial: pa.Schema | str | None = None,
         name: str | None = None,
     ) -> None:
-        """Take a processor and the columns of keys, input and output, and of initial state.
+        """Take a processor and the columns of keys, input and output.
 
-        Keys are columns of the input, and of the initial state. Without `result`, the processor's
-        own `output` defines the columns.
+        Keys are columns of the input. Without `result`, the processor's own `output` defines the
+        columns.
         """
         self.name = name or type(processor).__name__
         declared = result if result is not None else processor.output
@@ -70,9 +66,7 @@ class UserDefined(LifetimeOperator):
         self.result = schema_of(declared)
         self._keys = schema_of(keys)
         self._payload = schema_of(payload)
-        self._initial = None if initial is None else schema_of(initial)
-        for columns in (self._payload, self._initial):
-            self._check_keys(columns)
+        self._check_keys()
         self._handles_changes = processor.handles_changes
         run = PerGroupRun if isinstance(processor, StatefulProcessor) else VectorisedRun
         self._run: PerGroupRun | VectorisedRun
@@ -85,30 +79,24 @@ class UserDefined(LifetimeOperator):
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Made:
-        """Pass rows to the processor, those of the second input as initial state."""
+        """Pass rows to the processor."""
         retracted = column_of(changes, DIFF) < 0
         if retracted.any() and not self._handles_changes:
             yield self._refused(changes.filter(pa.array(retracted)))
             changes = changes.filter(pa.array(~retracted))
-        if port == INITIAL and self._initial is None:
-            msg = f"{self.name} has no initial state: declare its columns"
-            raise DefinitionError(msg)
         for portion in portions_of(groups, changes, expand=not self._handles_changes):
-            yield from self._handled(port, groups, portion, watermark)
+            yield from self._handled(groups, portion, watermark)
 
-    def _handled(self, port: int, groups: Groups, portion: GroupPortion, watermark: Micros) -> Made:
+    def _handled(self, groups: Groups, portion: GroupPortion, watermark: Micros) -> Made:
         """Yield what the processor makes of rows, and those on which it fails."""
         keys, made = portion.keys(self._keys), list[pa.RecordBatch]()
         try:
-            if port == INITIAL:
-                self._run.on_initial(groups, portion, keys, watermark)
-            else:
-                made += self._run.on_rows(groups, portion, keys, watermark)
+            made += self._run.on_rows(groups, portion, keys, watermark)
         except ROW_ERRORS as error:
             halves = portion.halves()
             yield BadRows(self.name, error, None if halves else portion.events)
             for half in halves:
-                yield from self._handled(port, groups, half, watermark)
+                yield from self._handled(groups, half, watermark)
         yield from made
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Made:
@@ -140,9 +128,8 @@ class UserDefined(LifetimeOperator):
             timers.flush(keys)
         yield from made
 
-    def _check_keys(self, columns: pa.Schema | None) -> None:
-        if columns is None:
-            return
+    def _check_keys(self) -> None:
+        columns = self._payload
         for field in self._keys:
             place = columns.get_field_index(field.name)
             if place < 0 or columns.field(place).type != field.type:

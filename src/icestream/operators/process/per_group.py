@@ -200,10 +200,6 @@ class StatefulProcessor:
         """Handle a timer that the watermark has reached; yield dicts or batches."""
         raise undefined(self, "handleExpiredTimer")
 
-    def handleInitialState(self, key: Row, initial: TimedRows, timers: TimerValues) -> None:
-        """Handle the initial state of a group, before its first rows."""
-        raise undefined(self, "handleInitialState")
-
 
 class Decoded:
     """Events whose columns are converted to Python values once, on first access."""

@@ -188,7 +188,3 @@ class VectorisedProcessor:
     def on_timers(self, batch: DueBatch, state: State) -> Any:
         """Handle groups whose timers fire; return output columns, or None."""
         raise undefined(self, "on_timers")
-
-    def on_initial(self, batch: GroupedBatch, state: State) -> None:
-        """Handle the initial state of groups, before their first rows."""
-        raise undefined(self, "on_initial")

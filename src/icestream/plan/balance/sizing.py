@@ -131,7 +131,7 @@ def room_of(measured: BatchMeasurements) -> float:
 
 
 def wanted_tasks(measured: BatchMeasurements, room: float) -> int:
-    """Return the smallest number of tasks that fits the work, if more of them help."""
+    """Return the size of a query: the smallest number of tasks that fits its work, if more help."""
     work, hottest = sum(measured.loads), max(measured.loads)
     if work <= 0:
         return 1

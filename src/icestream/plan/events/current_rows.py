@@ -223,8 +223,8 @@ def _together(kinds: list[str]) -> str:
         return kinds[0]
     if _ALWAYS in kinds and not {*kinds} <= {_ALWAYS, _FOREVER}:
         msg = (
-            "in output mode 'now' all rows so far cannot meet events that end, or rows of single "
-            "windows: let the others live for ever too, with forever()"
+            "in output mode 'now', rows that never end cannot be joined or united with events that "
+            "end, or with rows of single windows: let those live for ever too, with forever()"
         )
         raise DefinitionError(msg)
     for each in (_ALWAYS, _STAYS):

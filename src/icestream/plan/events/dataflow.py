@@ -23,7 +23,6 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.core.units import format_interval
 from icestream.operators.dataflow.results import LifetimeRows
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
@@ -42,7 +41,7 @@ from icestream.operators.dataflow.steps import (
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.lifetimes.top import TopK
 from icestream.plan.fuse.operator_graph import Graph, Link
-from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
+from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, AnyPlan, Source
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
@@ -89,7 +88,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Dataflow:
+class Dataflow(AnyPlan):
     """Sub-queries over the events of one or more sources."""
 
     sources: tuple[Source, ...]
@@ -216,15 +215,17 @@ class Dataflow:
         """Return the watermark that settles all effects of an event at `latest`."""
         return latest if self.forgets_past else latest + self.reach + 1
 
+    @property
+    def held_key(self) -> tuple[str, ...] | None:
+        return self.views[0].key if self.views[0].mode == "now" else None
+
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
-        """Return the watermark once the sources have reached `seen`; it never goes back."""
         if self.forgets_past:
             return max(before, *(MINUS_INFINITY if each is None else each for each in seen))
-        return watermark_of(self.sources, before, seen)
+        return super().watermark(before, seen)
 
     @property
     def fixed_shards(self) -> str:
-        """Return why the number of shards of a checkpoint cannot change; nothing if it can."""
         if self.inner_ids or not self._nests:
             return ""
         return "an earlier release began it, with groups inside groups that have other identities"
@@ -245,10 +246,7 @@ class Dataflow:
         return {
             **spilling,
             **inner,
-            "sources": [
-                {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
-                for s in self.sources
-            ],
+            "sources": self._described_sources(),
             "columns": [[_field(each) for each in schema] for schema in self.columns],
             "time": str(self.time),
             "edges": [

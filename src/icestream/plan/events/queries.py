@@ -557,7 +557,7 @@ def _parts(node: Node) -> Iterator[Node]:
 
 
 def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return final events as events at their last instant."""
+    """Return final events of a query as events at their last instant."""
     ends = column_of(changes, RE)
     diff = column_of(changes, DIFF)
     return changes_of(payload_of(changes), ends - 1, ends, diff, *identities_of(changes))

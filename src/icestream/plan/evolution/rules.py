@@ -61,7 +61,7 @@ def evolution(
     schema: Mapping[str, Any] | None,
     plan: Computation,
 ) -> Evolution | None:
-    """Compare a query with the stored plan; None if it is the same, CheckpointError if it may not.
+    """Apply the rules to a query and the stored plan; None if equal, CheckpointError if refused.
 
     Args:
         root: the checkpoint, for the message.

@@ -127,7 +127,7 @@ def violations(graph: Graph, components: Components, *, circles: bool = False) -
 
 
 def waits_in_circle(graph: Graph, components: Components) -> bool:
-    """Return whether rows can leave a fused component and come back to it."""
+    """Return whether, after fusion, rows can leave a component and come back to it."""
     of = place_of(components)
     between = {(of[edge.origin], of[edge.target]) for edge in graph.edges}
     return cyclic(len(components), ((one, other) for one, other in between if one != other))

@@ -30,7 +30,7 @@ HIDDEN = "__join"
 def joined(
     nodes: Sequence[Node], on: str | Sequence[Equal], where: str | None, spilling: Spilling
 ) -> Joined:
-    """Return the join of any number of streams by columns with equal values."""
+    """Return the node of a multi-way join: any number of streams, by columns with equal values."""
     keys = _keys(nodes, on)
     inputs = tuple(_without_nulls(node, names) for node, names in zip(nodes, keys, strict=True))
     columns = _columns(inputs, keys)
@@ -82,7 +82,7 @@ def _keys(nodes: Sequence[Node], on: str | Sequence[Equal]) -> tuple[tuple[str, 
 
 
 def check_comparable(columns: Sequence[pa.Field]) -> None:
-    """Refuse columns whose equal values have different identities or none, or have no meaning."""
+    """Refuse join columns whose equal values have different identities or none, or no meaning."""
     kinds = [each.type for each in columns]
     for is_number in (pa.types.is_signed_integer, pa.types.is_floating):
         if all(map(is_number, kinds)):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -60,6 +60,61 @@ class Source:
     idle: Micros | None = None
 
 
+class AnyPlan:
+    """What windows, dataflows and update steps have in common, unless they differ."""
+
+    sources: tuple[Source, ...]
+    key_groups: int
+
+    @property
+    def jobs(self) -> int:
+        """Return the number of components."""
+        return 1
+
+    @property
+    def fixed_shards(self) -> str:
+        """Return why the number of shards of a checkpoint cannot change; nothing if it can."""
+        return ""
+
+    @property
+    def has_queue(self) -> bool:
+        """Return whether keys may wait from batch to batch."""
+        return False
+
+    @property
+    def held_key(self) -> tuple[str, ...] | None:
+        """Return the columns that identify rows in mode `now`; None without such rows."""
+        return None
+
+    @property
+    def own_ends(self) -> tuple[str, ...]:
+        """Return the inputs with the ends of sessions whose gaps are each event's own."""
+        return ()
+
+    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
+        """Return the watermark once the sources have reached `seen`; it never goes back.
+
+        It has whole milliseconds, as in Spark. A source without events holds it back.
+        """
+        reached = [
+            MINUS_INFINITY if latest is None else latest // 1000 * 1000 - source.slack
+            for latest, source in zip(seen, self.sources, strict=True)
+        ]
+        return max(before, min(reached))
+
+    def as_stored(self, stored: Mapping[str, Any]) -> Self:
+        """Return the plan with the key groups that a checkpoint has."""
+        plan: Any = self
+        changed: Self = replace(plan, key_groups=stored.get("key groups", self.key_groups))
+        return changed
+
+    def _described_sources(self) -> list[dict[str, str]]:
+        return [
+            {"name": each.name, "slack": format_interval(each.slack), "nulls": each.nulls}
+            for each in self.sources
+        ]
+
+
 @dataclass(frozen=True)
 class View:
     """One query over the events of a plan."""
@@ -81,7 +136,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(AnyPlan):
     """Views of the events of one or more sources."""
 
     sources: tuple[Source, ...]
@@ -141,11 +196,6 @@ class Plan:
         return self.keys.append(pa.field(GROUPING_ID, pa.int64(), nullable=False))
 
     @property
-    def jobs(self) -> int:
-        """Return 1: there is one component."""
-        return 1
-
-    @property
     def types(self) -> dict[str, pa.DataType]:
         return {field.name: field.type for field in self.inputs}
 
@@ -171,7 +221,6 @@ class Plan:
 
     @cached_property
     def own_ends(self) -> tuple[str, ...]:
-        """Return the inputs with the ends of sessions whose gaps are each event's own."""
         windows = (view.windows for view in self.views)
         found = (each.until for each in windows if isinstance(each, Session))
         return tuple(dict.fromkeys(name for name in found if name is not None))
@@ -180,29 +229,13 @@ class Plan:
         """Return the watermark that settles all windows of an event in all views."""
         return max(view.windows.settled_by(latest) for view in self.views)
 
-    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
-        """Return the watermark once the sources have reached `seen`; it never goes back."""
-        return watermark_of(self.sources, before, seen)
-
-    @property
-    def fixed_shards(self) -> str:
-        """Return nothing: the number of shards can change."""
-        return ""
-
-    def as_stored(self, stored: Mapping[str, Any]) -> Plan:
-        """Return the plan with the key groups that a checkpoint has."""
-        return replace(self, key_groups=stored.get("key groups", self.key_groups))
-
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, for the checkpoint and for people.
 
         It omits what may change: what the log stores, and the output mode of a plan with one view.
         """
         return {
-            "sources": [
-                {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
-                for s in self.sources
-            ],
+            "sources": self._described_sources(),
             "time": str(self.time),
             "keys": [f"{key.name} {key.type}" for key in self.keys],
             "inputs": [
@@ -225,20 +258,6 @@ class Plan:
             "late": self.late,
             "key groups": self.key_groups,
         }
-
-
-def watermark_of(
-    sources: tuple[Source, ...], before: Micros, seen: tuple[Micros | None, ...]
-) -> Micros:
-    """Return the watermark of a query once its sources have reached `seen`.
-
-    It has whole milliseconds, as in Spark. A source without events holds it back.
-    """
-    reached = [
-        MINUS_INFINITY if latest is None else latest // 1000 * 1000 - source.slack
-        for latest, source in zip(seen, sources, strict=True)
-    ]
-    return max(before, min(reached))
 
 
 def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:

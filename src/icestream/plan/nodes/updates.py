@@ -13,8 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from icestream.operators.latest.coalescing import ORIGIN
 from icestream.operators.latest.pre_queue import PreQueueNode, described
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
-from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source
+from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, AnyPlan, Source
 
 #: when only the newest update of a key is processed: always, or under load
 ALWAYS = "always"
@@ -65,7 +64,7 @@ class Latest:
 
 
 @dataclass(frozen=True)
-class Updates:
+class Updates(AnyPlan):
     """Steps over the newest values of keys, or over every event."""
 
     sources: tuple[Source, ...]
@@ -121,9 +120,12 @@ class Updates:
         return {view: step for view, step in enumerate(self.steps) if step.every}
 
     @property
-    def jobs(self) -> int:
-        """Return 1: there is one component."""
-        return 1
+    def has_queue(self) -> bool:
+        return self.latest is not None
+
+    @property
+    def held_key(self) -> tuple[str, ...] | None:
+        return None if self.latest is None else self.latest.keys or None
 
     @property
     def batch_schema(self) -> pa.Schema:
@@ -148,22 +150,10 @@ class Updates:
         """Return the watermark, which never moves."""
         return before
 
-    @property
-    def fixed_shards(self) -> str:
-        """Return why the number of shards of a checkpoint cannot change; nothing if it can."""
-        return ""
-
-    def as_stored(self, stored: Mapping[str, Any]) -> Updates:
-        """Return the plan with the key groups that a checkpoint has."""
-        return replace(self, key_groups=stored.get("key groups", self.key_groups))
-
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, for the checkpoint and for people."""
         return {
-            "sources": [
-                {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
-                for s in self.sources
-            ],
+            "sources": self._described_sources(),
             "columns": [f"{each.name} {each.type}" for each in self.columns],
             "time": str(self.time),
             "views": [

@@ -13,7 +13,7 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import InputError
 from icestream.core.times import FURTHEST, YEAR, Micros
 from icestream.plan.computation import Computation
-from icestream.plan.nodes.queries import SOURCE, TIME, Plan
+from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.exchange.refused_rows import ADVICE, REASON, SOURCE_NAME
 from icestream.state.log.format import SegmentInfo
@@ -80,7 +80,7 @@ class EventTimeCheck:
         self._late_before = plan.late_before(watermark)
         self._watermark = watermark
         #: columns with ends of sessions, before which an event is not late whatever its time
-        self._own_ends = plan.own_ends if isinstance(plan, Plan) else ()
+        self._own_ends = plan.own_ends
         self._out = out
         self._on_late = on_late
 

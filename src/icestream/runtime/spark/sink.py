@@ -166,7 +166,7 @@ def current_frame(
     schema: StructType,
     shape: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
-    """Return the rows that hold, as they are now: a copy, because the table moves on."""
+    """Return the rows that a sink of mode `now` holds: a copy, because the table moves on."""
     for tries in range(_TRIES):
         manifest = table.manifest()
         readers = []
@@ -193,7 +193,7 @@ def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable
 
 
 def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) -> list[TableFile]:
-    """Write durable files for a table outside a version; a sweep leaves them alone."""
+    """Write durable files for a sink outside a version; a sweep leaves them alone."""
     run = uuid.uuid4()
     writer = TableWriter(layout, lambda number: f"part-{number:05d}-{run}-c000")
     for each in rows:
@@ -337,7 +337,7 @@ class LakeSink(Sink):
 
 
 def deliver_by_tasks(table: AppendTable, rows: DataFrame, version: int) -> None:
-    """Let Spark's tasks write rows as files of a table, then add the files."""
+    """Let Spark's tasks write the rows of a sink as files of a table, then add the files."""
     if version <= table.latest():
         return
     layout = table.layout
@@ -510,7 +510,7 @@ def _lake_table(
 
 
 def uses_catalog(options: Mapping[str, str]) -> bool:
-    """Return whether options name an Iceberg catalogue of `pyiceberg`."""
+    """Return whether options of a sink name an Iceberg catalogue of `pyiceberg`."""
     return any(key == CATALOG or key.startswith(f"{CATALOG}.") for key in options)
 
 

@@ -163,5 +163,5 @@ def _plain(location: str) -> str:
 
 
 def columns_of(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    """Return names and types of columns."""
+    """Return names and types of the columns of a table that is appended to."""
     return [(each.name, each.type) for each in schema]

@@ -172,7 +172,7 @@ class TableLayout:
 
 
 def can_partition(kind: pa.DataType) -> bool:
-    """Return whether values of a type can be part of folder names."""
+    """Return whether values of a type can be in the layout of a table, as part of folder names."""
     return bool(
         pa.types.is_string(kind)
         or pa.types.is_integer(kind)

@@ -75,7 +75,7 @@ def quotas(budget: int, holdings: Mapping[Place, ShardMemory], least: int) -> di
 def advised(
     error: BudgetError, memory: int, shards: int, quota_of: Callable[[int], int]
 ) -> BudgetError:
-    """Return an error that begins with the memory that the query needs, as its user writes it.
+    """Return an error about quotas that begins with the memory the query needs, as users write it.
 
     A new checkpoint may have more shards by default if there is more memory.
 

@@ -175,7 +175,7 @@ def cast(array: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
 
 
 def to_floats(array: pa.Array) -> pa.Array:
-    """Return the doubles nearest to decimals."""
+    """Return the doubles nearest to the decimals of an expression."""
     kind = array.type
     exact = kind.precision <= _DOUBLE_DIGITS
     values = unscaled(array, 0 if exact else _SHORT + 1) / 10**kind.scale

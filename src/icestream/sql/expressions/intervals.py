@@ -40,7 +40,7 @@ def parts_of(written: str, unit: str) -> list[Part]:
 
 
 def micros_in(parts: Sequence[Part]) -> int:
-    """Return the microseconds of the text of an interval."""
+    """Return the microseconds of the text of an interval in an SQL expression."""
     return int(sum(number * _UNITS[unit] for number, unit in parts))
 
 

@@ -1,9 +1,9 @@
 """From relations to queries; the only module that knows both.
 
-Idea: a relation is lowered after its inputs. It stays in Spark as long as it can (`staged`), and
-becomes events with lifetimes where it needs state (`flowing`). Windows on a grid over one stream
+Idea: a relation is lowered after its inputs. It stays in Spark as long as it can (`in_spark`), and
+becomes events with lifetimes where it needs state (`with_state`). Windows on a grid over one stream
 are a physical form of their own, chosen where nothing but columns and a condition follows them
-(`grid`), because they are computed from panes. Relations that are equal but for the numbers of
+(`windows`), because they are computed from panes. Relations that are equal but for the numbers of
 their columns are lowered once.
 
 Invariants:
@@ -34,10 +34,10 @@ from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import with_features
 from icestream.plan.nodes.events import FromSource, Mapped, Node, United
 from icestream.runtime.ingest.source import source_of
-from icestream.sql.lowering import flowing, staged
-from icestream.sql.lowering.flowing import Flowing, temporary
-from icestream.sql.lowering.grid import built
-from icestream.sql.lowering.staged import Staged, Static, located
+from icestream.sql.lowering import in_spark, with_state
+from icestream.sql.lowering.in_spark import Staged, Static, located
+from icestream.sql.lowering.windows import built
+from icestream.sql.lowering.with_state import Flowing, temporary
 from icestream.sql.relations.changing_frames import needs_later_rows, over_changing
 from icestream.sql.relations.conditions import all_of, join_conditions
 from icestream.sql.relations.definitions import NamedRelation
@@ -166,7 +166,7 @@ class Lowering:
     def _lowered(self, relation: Relation) -> Rows:  # noqa: PLR0911 - one for each kind
         match relation:
             case Scan():
-                return staged.scanned(relation, self._sources[relation.source])
+                return in_spark.scanned(relation, self._sources[relation.source])
             case Filter():
                 rows = self.rows(relation.input)
                 for each in relation.conditions:
@@ -198,22 +198,22 @@ class Lowering:
     def _filtered(self, rows: Rows, condition: exp.Expr) -> Rows:
         with located(self._text, self._place(condition)):
             if isinstance(rows, Flowing):
-                return flowing.filtered(rows, condition)
-            return staged.filtered(rows, condition)
+                return with_state.filtered(rows, condition)
+            return in_spark.filtered(rows, condition)
 
     def _projected(self, rows: Rows, items: Mapping[str, exp.Expr]) -> Rows:
         try:
             if isinstance(rows, Flowing):
-                return flowing.projected(rows, items)
-            return staged.projected(rows, items)
+                return with_state.projected(rows, items)
+            return in_spark.projected(rows, items)
         except Exception:
             # find the item that caused it
             for name, each in items.items():
                 with located(self._text, self._place(each)):
                     if isinstance(rows, Flowing):
-                        flowing.projected(rows, {name: each})
+                        with_state.projected(rows, {name: each})
                     else:
-                        staged.projected(rows, {name: each})
+                        in_spark.projected(rows, {name: each})
             raise
 
     def _place(self, node: exp.Expr) -> TextSpan:
@@ -236,7 +236,7 @@ class Lowering:
             )
         rows = timed(table, rows, self._text)
         with located(self._text, table.place):
-            return staged.with_copies(table, rows)
+            return in_spark.with_copies(table, rows)
 
     # -- joins -----------------------------------------------------------------------------
 
@@ -244,10 +244,10 @@ class Lowering:
         left, right = self.rows(join.left), self.rows(join.right)
         with located(self._text, join.place):
             if isinstance(left, Staged) and isinstance(right, Static) and join.kind != "full":
-                return staged.joined(join, left, right)
+                return in_spark.joined(join, left, right)
             if isinstance(left, Static) and isinstance(right, Staged) and join.kind == "inner":
                 swapped = replace(join, left=join.right, right=join.left)
-                return staged.joined(swapped, right, left)
+                return in_spark.joined(swapped, right, left)
         if isinstance(left, Static) and join.kind == "inner":
             join, left, right = replace(join, left=join.right, right=join.left), right, left
         if isinstance(right, Static) and not isinstance(left, Static):
@@ -274,7 +274,7 @@ class Lowering:
         keys = list(conditions.keys) or [(_ONE, _ONE)]
         mine, theirs = ([temporary("key") for _ in keys] for _ in range(2))
         nodes = [_only_if(conditions.left, one) for one, _ in keys]
-        made = flowing.with_columns(rows, dict(zip(mine, nodes, strict=True)))
+        made = with_state.with_columns(rows, dict(zip(mine, nodes, strict=True)))
         frame = table.frame.where(written(all_of(conditions.right))) if conditions.right else None
         others = [
             sf.expr(written(other)).alias(n) for (_, other), n in zip(keys, theirs, strict=True)
@@ -284,7 +284,7 @@ class Lowering:
             events = made.events.join(batch, on=list(zip(mine, theirs, strict=True)), how=join.kind)
         found = replace(rows, events=events)
         for each in conditions.others:
-            found = flowing.filtered(found, each)
+            found = with_state.filtered(found, each)
         return replace(found, events=found.events.select(*join.columns))
 
     def _flowing_join(
@@ -307,9 +307,9 @@ class Lowering:
         names, made = [], []
         for place, rows in enumerate(sides):
             nodes = [pair[place] for pair in keys]
-            names.append([flowing.temporary("key") for _ in nodes])
+            names.append([with_state.temporary("key") for _ in nodes])
             items = dict(zip(names[-1], nodes, strict=True))
-            made.append(flowing.with_columns(rows, items).events)
+            made.append(with_state.with_columns(rows, items).events)
         if bounds is not None and bounds.point == 1:
             names, made = names[::-1], made[::-1]
         where = written(all_of(conditions.others)) if conditions.others else None
@@ -327,9 +327,9 @@ class Lowering:
         if bounds.high is None:
             other = other.forever()
         else:
-            end = flowing.temporary("end")
-            added = flowing.with_columns(Flowing(other, points=True), {end: bounds.high})
-            other = flowing.at_columns(added.events, None, end).select(*columns)
+            end = with_state.temporary("end")
+            added = with_state.with_columns(Flowing(other, points=True), {end: bounds.high})
+            other = with_state.at_columns(added.events, None, end).select(*columns)
         living = [Flowing(point, points=True), Flowing(other, points=False)]
         return living if bounds.point == 0 else living[::-1]
 
@@ -350,7 +350,7 @@ class Lowering:
                 node = Cql().parse(f"SELECT {each}")[0].expressions[0]  # type: ignore[union-attr]
                 text = written(node)
                 if text not in known:
-                    known[text] = flowing.temporary("input")
+                    known[text] = with_state.temporary("input")
                     items[known[text]] = node
                 arguments.append(known[text])
             calls[name] = replace(call, arguments=tuple(arguments))
@@ -363,27 +363,27 @@ class Lowering:
         items: Mapping[str, exp.Expr],
         calls: Mapping[str, AggregateCall],
     ) -> Rows:
-        projected = self._projected(rows, items or {flowing.temporary("one"): _ONE})
+        projected = self._projected(rows, items or {with_state.temporary("one"): _ONE})
         flow = self._flowing(projected)
         at_instants = time_of(grouped) is not None
         if not at_instants:
             flow = flow.forever
         place = next((call.place for call in calls.values()), self._text.place)
         with located(self._text, place):
-            events = flowing.aggregated(flow, list(grouped.keys), calls, self._own)
+            events = with_state.aggregated(flow, list(grouped.keys), calls, self._own)
         return Flowing(events, points=at_instants)
 
     def _top(self, top: Top) -> Rows:
         if top.count is None:
             return self._numbered(top)
         rows = self._streaming(self.rows(top.input))
-        added, by, ascending = flowing.sort_columns(top.order)
+        added, by, ascending = with_state.sort_columns(top.order)
         keys = []
         for each in top.partition:
             if isinstance(each, exp.Column):
                 keys.append(each.name)
             else:
-                keys.append(flowing.temporary("partition"))
+                keys.append(with_state.temporary("partition"))
                 added[keys[-1]] = each
         items = {column: reference(column) for column in top.input.columns}
         flow = self._flowing(self._projected(rows, {**items, **added}))
@@ -415,7 +415,7 @@ class Lowering:
     def _over(self, over: Over) -> Rows:
         rows, time = self._streaming(self.rows(over.input)), time_of(over.input)
         # frames tell copies of an event apart by their arrival
-        flow = self._flowing(staged.copied(rows) if isinstance(rows, Staged) else rows)
+        flow = self._flowing(in_spark.copied(rows) if isinstance(rows, Staged) else rows)
         if not flow.points or needs_later_rows(over):
             # the rule for such frames could not be applied
             with located(self._text, next(iter(over.calls.values())).call.place):
@@ -437,8 +437,8 @@ class Lowering:
                 if not isinstance(part, exp.Column):
                     added[keys[-1]] = part
             with located(self._text, call.place):
-                made.append(flowing.feature(name, each, tuple(keys), self._own))
-        flow = flowing.with_columns(flow, added)
+                made.append(with_state.feature(name, each, tuple(keys), self._own))
+        flow = with_state.with_columns(flow, added)
         with located(self._text, next(iter(over.calls.values())).call.place):
             events = flow.events
             node = with_features(events._node, made)
@@ -453,7 +453,7 @@ class Lowering:
 
     def _streamed(self, streamed: Streamed) -> Rows:
         flow = self._flowing(self.rows(streamed.input))
-        columns, place = list(streamed.columns), flowing.temporary("place")
+        columns, place = list(streamed.columns), with_state.temporary("place")
         # rows that are equal are told apart by their places
         now = flow.forever.events.groupApply(
             columns, lambda group: group.top(ALL_ROWS, by=columns[0], rank=place)
@@ -501,7 +501,7 @@ class Lowering:
             return rows
         if rows.conditions and rows.source is not None and not self._is_of_files(rows.source):
             rows = replace(rows, source=None)
-        return flowing.flowing(rows, self._whole)
+        return with_state.flowing(rows, self._whole)
 
     @cache  # noqa: B019 - a lowering is short-lived
     def _is_of_files(self, source: str) -> bool:
@@ -514,7 +514,7 @@ class Lowering:
         """Return the events of a source, with all columns that the statement reads."""
         scans = [each for each in self._scans if each.source == source]
         named = {name: name for each in scans for name in each.named}
-        rows = staged.scanned(replace(scans[0], named=named), self._sources[source])
+        rows = in_spark.scanned(replace(scans[0], named=named), self._sources[source])
         assert isinstance(rows, Staged)
         return rows.stream.events()
 
@@ -544,7 +544,7 @@ def timed(table: WindowTable, rows: Staged, text: Text) -> Staged:
         return rows
     made_of = origin(table.input, table.time)
     if isinstance(made_of, exp.Anonymous) and made_of.name.lower() == "current_timestamp":
-        return staged.by_processing_time(rows, table.time)
+        return in_spark.by_processing_time(rows, table.time)
     raise text.error(
         table.place,
         "windows follow the event time of the stream, given as ice.stream(df, time=...): make a "

@@ -121,12 +121,12 @@ def is_resolved(node: exp.Expr) -> bool:
 
 
 def is_known(node: exp.Column, scope: ColumnScope) -> bool:
-    """Return whether a scope has a column."""
+    """Return whether a scope has a column of a name."""
     return is_resolved(node) or bool(scope.find([part.name for part in node.parts])[0])
 
 
 def resolved(node: exp.Expr, scopes: Sequence[ColumnScope], text: Text) -> exp.Expr:
-    """Return an expression over columns, found in the first scope that has them."""
+    """Resolve the names in an expression to columns of the first scope that has them."""
 
     def change(each: exp.Expr) -> exp.Expr:
         if not isinstance(each, exp.Column) or is_resolved(each) or each.find(exp.Star):

@@ -162,7 +162,7 @@ def _pushed_into_top(top: Top, conditions: Conditions) -> Relation:
 
 
 def rank_limit(condition: exp.Expr, rank: str) -> int | None:
-    """Return n for a condition that means rank <= n."""
+    """Return n for a condition that means rank <= n, for the rule about top rows."""
     sides = condition.this, condition.args.get("expression")
     flipped = {exp.LTE: exp.GTE, exp.LT: exp.GT, exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
     kind = type(condition)
@@ -229,7 +229,7 @@ def tables_joined_first(relation: Relation) -> Relation:
 
 
 def projections_merged(relation: Relation) -> Relation:
-    """Remove projections under projections and aggregates."""
+    """Apply the rule that removes projections under projections and aggregates."""
     relation = relation.over([projections_merged(each) for each in relation.inputs])
     match relation:
         case Project(input=Project() as inner):
@@ -250,7 +250,7 @@ def projections_merged(relation: Relation) -> Relation:
 def columns_pruned(  # noqa: PLR0911 - one for each kind of relation
     relation: Relation, needed: frozenset[str]
 ) -> Relation:
-    """Return a relation without columns that are not needed."""
+    """Apply the rule that removes columns of a relation that are not needed."""
     match relation:
         case Scan():
             named = {name: column for name, column in relation.named.items() if column in needed}

@@ -45,7 +45,7 @@ UNBOUNDED = "nothing bounds it"
 
 
 def shown(relation: Relation) -> str:
-    """Return a relation as lines."""
+    """Show a relation as lines."""
     return "\n".join(_lines(relation, 0))
 
 
@@ -132,7 +132,7 @@ def _named(column: str, node: exp.Expr) -> str:
 
 
 def state_of(relation: Relation) -> str:  # noqa: PLR0911 - one for each kind of relation
-    """Return what a relation stores and what bounds it; empty if it stores nothing."""
+    """Show what a relation stores and what bounds it; empty if it stores nothing."""
     match relation:
         case Scan() | UnionAll() | Filter() | Project():
             return ""

@@ -322,14 +322,14 @@ def substituted_call(call: AggregateCall, by: Mapping[str, exp.Expr]) -> Aggrega
 
 
 def walk(relation: Relation) -> Iterator[Relation]:
-    """Yield a relation and all that it is made of."""
+    """Walk the tree of a relation: yield it and all that it is made of."""
     yield relation
     for each in relation.inputs:
         yield from walk(each)
 
 
 def is_static(relation: Relation) -> bool:
-    """Return whether a relation reads no stream."""
+    """Return whether the tree of a relation reads no stream."""
     return all(each.time is None for each in walk(relation) if isinstance(each, Scan))
 
 

@@ -77,7 +77,7 @@ def _length(node: exp.Expr, text: Text) -> Micros:
 
 
 def interval_of(node: exp.Expr) -> Micros | None:
-    """Return the length of a literal interval, or None."""
+    """Return the length of a literal interval in a call of a window, or None."""
     if isinstance(node, exp.Interval):
         unit = node.args.get("unit")
         words = [str(node.this.name), "" if unit is None else str(unit.name)]

@@ -144,7 +144,7 @@ class _Names:
 
 
 def call_text(call: AggregateCall) -> str:
-    """Return a call as text."""
+    """Return a call in a query over windows as text."""
     return f"{call.function}({', '.join(bare(each) for each in call.arguments) or '*'})"
 
 

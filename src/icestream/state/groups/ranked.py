@@ -74,7 +74,7 @@ def ranks_of(words: Ints, starts: Ints, rank_at: int, is_float: bool) -> npt.NDA
 def cut(
     words: Ints, offsets: Ints, rank_at: int, is_float: bool, expiry_at: int, never: int
 ) -> Pieces:
-    """Sort the rows of each group by rank, best first, and cut them into pieces."""
+    """Sort the rows of each ranked group by rank, best first, and cut them into pieces."""
     rows = rows_of(words, offsets)
     ranks = ranks_of(words, rows.starts, rank_at, is_float)
     # ascending by rank, then reversed: negating a rank could overflow

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
-from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels import hash_index
 from icestream.kernels.queue import queue as k
@@ -40,8 +39,6 @@ from icestream.state.rows import RowCodec
 #: cells to make room for at first, and words of a chained location after a row's fixed part
 _LEAST = 64
 _SPARE_WORDS = 8
-#: treatment of an update that is older than the newest of its key
-LATE = ("drop", "refuse")
 
 
 @dataclass(frozen=True)
@@ -63,17 +60,24 @@ class KeyUpdates:
         return len(self.arrived)
 
     def take(self, chosen: Ints) -> KeyUpdates:
-        sizes = np.diff(self.offsets)[chosen]
-        offsets = np.zeros(len(chosen) + 1, dtype=np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        places = np.repeat(self.offsets[chosen] - offsets[:-1], sizes) + np.arange(offsets[-1])
+        sizes = np.diff(self.offsets)
+        width = len(self.words) // max(1, len(self))
+        if width and (sizes == width).all():
+            words = self.words.reshape(-1, width)[chosen].reshape(-1)
+            offsets = np.arange(len(chosen) + 1) * width
+        else:
+            sizes = sizes[chosen]
+            offsets = np.zeros(len(chosen) + 1, dtype=np.int64)
+            np.cumsum(sizes, out=offsets[1:])
+            begins = np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
+            words = self.words[begins + np.arange(offsets[-1])]
         return KeyUpdates(
             self.id_high[chosen],
             self.id_low[chosen],
             self.arrived[chosen],
             self.turns[chosen],
             self.folded[chosen],
-            self.words[places],
+            words,
             offsets,
         )
 
@@ -89,7 +93,6 @@ class KeyCells:
         pool: PagePool | None = None,
         page_bytes: int = PAGE_BYTES,
         naive: bool = False,
-        late: str = "drop",
         smoothing: int = 32,
         capacity: int = 0,
         header: int = 0,
@@ -100,14 +103,10 @@ class KeyCells:
         `header` words of every location are left free before the value; `UpdateQueue` explains the
         other arguments.
         """
-        if late not in LATE:
-            msg = f"late must be one of: {', '.join(LATE)}; got {late!r}"
-            raise DefinitionError(msg)
         if pool is None:
             pool = PagePool(arrays, page_bytes=page_bytes, name=f"{name}.pool")
         self.arrays = pool.arrays if arrays is None else arrays
         self.codec = RowCodec(schema)
-        self.late = late
         width = self.codec.width
         unit = header + width
         if not self.codec.is_fixed:
@@ -231,7 +230,6 @@ class KeyCells:
         self._add(updates.id_high, updates.id_low, slots, missing)
         arrived = updates.arrived
         try:
-            self._check(slots, arrived)
             reserve(slots, updates.offsets)
         except BaseException:
             self._drop(slots[missing])
@@ -284,16 +282,6 @@ class KeyCells:
     def reserve(self, keys: int) -> None:
         """Make room for `keys` more keys; a refusal changes nothing."""
         self._make_room(self.keys + keys)
-
-    def _check(self, slots: Ints, arrived: Ints) -> None:
-        if self.late == "refuse":
-            at = int(update_batches.first_late(self.kernel, slots, arrived))
-            if at >= 0:
-                msg = (
-                    f"update {at} of the batch arrived at {int(arrived[at])}, before the newest of "
-                    "its key; send a key's updates in order, or make the queue with late='drop'"
-                )
-                raise InputError(msg)
 
     def _reserve_values(self, slots: Ints, offsets: Ints) -> None:
         """Make room for the values of a batch, or just what surely suffices if memory is short."""

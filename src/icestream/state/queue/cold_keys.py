@@ -240,17 +240,17 @@ class ColdKeys:
         self._put(rows[count:])
         return count
 
-    def update(self, facts: Ints, updates: KeyUpdates, most: int) -> None:
-        """Let updates change keys that are here or new, `most` of them at a time.
+    def update(self, facts: Ints, updates: KeyUpdates, chosen: Ints, most: int) -> None:
+        """Let chosen updates change keys that are here or new, `most` of them at a time.
 
         `facts` are those of the cells in memory.
         """
-        id_high, id_low = updates.id_high, updates.id_low
+        id_high, id_low = updates.id_high[chosen], updates.id_low[chosen]
         marks = marks_of(id_high, id_low)
         order = np.argsort(marks, kind="stable")
         if _are_mixed(marks[order], id_high[order], id_low[order]):
             order = np.lexsort((id_low, id_high, marks))
-        updates, marks = updates.take(order), marks[order]
+        updates, marks = updates.take(chosen[order]), marks[order]
         id_high, id_low = updates.id_high, updates.id_low
         addresses = self.values.add(updates.words) + updates.offsets[:-1]
         sizes = np.diff(updates.offsets)

@@ -331,7 +331,7 @@ class ColdTable:
 
 
 def marks_of(id_high: Identity, id_low: Identity) -> Ints:
-    """Return hashes of ids that are positive."""
+    """Return the marks of keys in a cold table: hashes of ids that are positive."""
     mixed = (id_high ^ (id_low << _HALF | id_low >> _HALF)) * _MIXERS[0]
     mixed = (mixed ^ (mixed >> _HALF)) * _MIXERS[1]
     return (mixed >> np.uint64(1) | np.uint64(1)).view(np.int64)

@@ -159,8 +159,8 @@ class KeyEviction:
         if fits or not count:
             self._add(updates)
         elif not self._loads and (self.cold.waiting or count > self.part):
-            cold = updates.take(np.flatnonzero(missing))
-            self.cold.update(self._cells.kernel.facts, cold, self.part)
+            chosen = np.flatnonzero(missing)
+            self.cold.update(self._cells.kernel.facts, updates, chosen, self.part)
             if count < len(updates):
                 self._add(updates.take(np.flatnonzero(~missing)))
         else:

@@ -1,9 +1,8 @@
 """The update queue: only the newest update of every key waits.
 
 Idea: an arrival overwrites the waiting value of its key, so outdated values are never processed,
-    and
-memory is bounded by the number of waiting keys, whatever the load. The schedule decides which key
-is served next.
+and memory is bounded by the number of waiting keys, whatever the load. The schedule decides which
+key is served next.
 
 Invariants:
 1. Every key's newest update is dequeued exactly once, unless a newer one replaces it first
@@ -56,7 +55,6 @@ class UpdateQueue(QueueReader):
         page_bytes: int = PAGE_BYTES,
         cost: Micros = 0,
         naive: bool = False,
-        late: str = "drop",
         smoothing: int = 32,
         capacity: int = 0,
         name: str = "queue",
@@ -71,7 +69,6 @@ class UpdateQueue(QueueReader):
             page_bytes: size of a page of its own pool.
             cost: microseconds that processing one update takes, for linecutting.
             naive: let every key keep its location for ever, for comparison.
-            late: "drop" or "refuse" (an error) for an update older than the newest of its key.
             smoothing: gaps between updates that a key's rate is averaged over.
             capacity: keys to make room for at once.
             name: prefix of the arrays' names.
@@ -82,7 +79,6 @@ class UpdateQueue(QueueReader):
             pool=pool,
             page_bytes=page_bytes,
             naive=naive,
-            late=late,
             smoothing=smoothing,
             capacity=capacity,
             name=name,
@@ -97,14 +93,12 @@ class UpdateQueue(QueueReader):
 
         Args:
             id_high: high words of the keys' ids; None for a stream without a key, in which every
-            update
-                replaces the last.
+                update replaces the last.
             id_low: low words of the keys' ids.
-            arrived: arrival times in microseconds; those of a key must not decrease.
+            arrived: arrival times in microseconds; an update older than its key's is dropped.
             rows: the values.
 
-        Raises `Refused` when there is not enough memory, InputError for an update that goes back in
-        time if late is "refuse"; both change nothing.
+        Raises `Refused`, and changes nothing, when there is not enough memory.
 
         Examples:
             >>> import numpy as np, pyarrow as pa

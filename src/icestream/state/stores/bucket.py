@@ -376,7 +376,7 @@ def _split(options: Sequence[tuple[str, str]]) -> tuple[dict[str, str], dict[str
 
 
 def plain_endpoint(config: Mapping[str, str]) -> bool:
-    """Return whether the endpoint was given as http, which is then what is meant."""
+    """Return whether the endpoint of a bucket was given as http, which is then what is meant."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
     given = (*config.items(), *((name, os.environ.get(name, "")) for name in names))
     return any("endpoint" in k.lower() and v.startswith("http://") for k, v in given)

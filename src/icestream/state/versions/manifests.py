@@ -167,7 +167,7 @@ def layers_file(name: str, contents: Sequence[LayerContent]) -> tuple[list[Layer
 
 
 def read_layer(files: Files, root: str, layer: Layer) -> LayerContent:
-    """Return a layer; DamageError if it is missing or damaged."""
+    """Return a layer of a manifest; DamageError if it is missing or damaged."""
     path = f"{root}/{MANIFESTS}/{layer.name}"
     try:
         with closing(files.open(path)) as file:

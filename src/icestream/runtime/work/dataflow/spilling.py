@@ -132,7 +132,7 @@ class JoinDecisions:
 
 
 def by_join(partitions: Sequence[Partition]) -> dict[int, tuple[int, ...]]:
-    """Return the partitions of each join."""
+    """Return the partitions of each join that may be spilled."""
     joins = sorted({join for join, _ in partitions})
     return {join: tuple(p for other, p in partitions if other == join) for join in joins}
 

@@ -96,14 +96,14 @@ class ComponentShard(ShardWork):
 
 
 def least_quota(plan: Dataflow) -> int:
-    """Return the bytes that any shard of a component of a dataflow needs for its work."""
+    """Return the bytes that the work of any shard of a dataflow's component needs."""
     kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
     sole = [spec.sole.least_quota for spec in plan.specs if spec.sole is not None]
     return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
 
 
 def check_memory(plan: Dataflow, shards: int, budget: int) -> None:
-    """Refuse a budget that is too small for so many shards of each component."""
+    """Refuse a budget that is too small for the work of so many shards of each component."""
     quota = least_quota(plan)
     least = shards * plan.jobs * quota
     if budget < least:

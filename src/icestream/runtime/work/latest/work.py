@@ -30,10 +30,10 @@ from icestream.operators.latest.mode_switch import ModeSwitch, QueueMode, Switch
 from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.report import ServingReport, combined_report
 from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
-from icestream.operators.latest.update_operator import AppendOperator, NewestOperator, UpdateInputs
+from icestream.operators.latest.update_operator import AppendOperator, UpdateInputs
 from icestream.operators.latest.window_serving import WindowServing, WindowServingOperator
 from icestream.operators.protocol import Operator, Shard
-from icestream.plan.nodes.queries import watermark_of
+from icestream.plan.nodes.queries import AnyPlan
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.task import ShardWork
@@ -130,7 +130,7 @@ class UpdatesShard(ShardWork):
             plan.ranks,
             plan.front,
         )
-        return NewestOperator(ServingOperator(spec, space), every)
+        return ServingOperator(spec, space, every)
 
     def inputs(self, reader: ParcelReader, shard: int) -> UpdateInputs:
         newest, every = (Parcels(reader, shard, part=kind) for kind in (NEWEST, EVERY))
@@ -175,7 +175,7 @@ class UpdatesWork(Work):
         waves = -(-len(set(context.placement)) // context.executor.parallel)
         budget = self._budget(context, waves, reading)
         order = [(context.version + n) % context.shards for n in range(context.shards)]
-        watermark = watermark_of(self._plan.sources, MINUS_INFINITY, arrived.seen)
+        watermark = AnyPlan.watermark(self._plan, MINUS_INFINITY, arrived.seen)
         times = _serving_times(context, arrived.parcels, budget, order)
         whole = self._decide(context, arrived.total("rows"))
         tasks = [

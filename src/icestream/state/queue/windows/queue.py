@@ -40,7 +40,6 @@ from icestream.state.queue.windows.spec import UpdateWindows
 from icestream.state.rows import RowCodec
 
 Bools = npt.NDArray[np.bool_]
-Late = Literal["drop", "refuse"]
 
 #: tuples of a zone by default
 BLOCK_ROWS = 16
@@ -193,7 +192,6 @@ class WindowQueue:
         windows: UpdateWindows,
         *,
         schedule: Literal["inplace", "fifo"] = "inplace",
-        late: Late = "drop",
         pool: PagePool | None = None,
         block_rows: int = BLOCK_ROWS,
         name: str = "windows",
@@ -204,7 +202,6 @@ class WindowQueue:
             schema: schema of the rows; columns of fixed width.
             windows: size, slide and semantics.
             schedule: whether a waiting key keeps its position or moves to the end with updates.
-            late: whether a tuple that is not newer than its key's latest is dropped or refused.
             pool: pool of the zones; by default its own.
             block_rows: tuples of a zone.
             name: prefix of the arrays' names.
@@ -217,7 +214,6 @@ class WindowQueue:
             msg = f"schedule must be 'inplace' or 'fifo'; got {schedule!r}"
             raise DefinitionError(msg)
         self.windows = windows
-        self._late = late
         self._arrays = WindowArrays(
             windows.size,
             windows.slide,
@@ -269,19 +265,17 @@ class WindowQueue:
         Args:
             id_high: high words of the keys' ids.
             id_low: low words of the keys' ids.
-            times: times of the tuples in the windows, at least 1; those of a key increase.
+            times: times of the tuples in the windows, at least 1; older ones of a key are dropped.
             arrived: arrival times, for staleness.
             rows: the columns that the operator needs.
 
-        Raises InputError for times that are refused, `Refused` when there is not enough memory: no
-        tuple is added then.
+        Raises InputError for times below 1, `Refused` when there is not enough memory: no tuple is
+        added then.
         """
         if len(times) and int(times.min()) < 1:
             msg = f"times of windows must be >= 1; got {int(times.min())}"
             raise InputError(msg)
         found = self._arrays.find_cells(id_high, id_low)
-        if self._late == "refuse":
-            self._check_order(found, times)
         words = self._codec.encode(rows).words.reshape(len(found), self._codec.width)
         self._arrays.reserve_tuples(found)
         kernels.enqueue_many(self._arrays.kernel, found, times, arrived, words)
@@ -305,21 +299,6 @@ class WindowQueue:
     def advance_all(self, time: int, arrived: int) -> int:
         """Record that no tuple of any known key comes before a time; return the updates by it."""
         return int(advance_all(self._arrays.kernel, self._arrays.keys, time, arrived))
-
-    def _check_order(self, found: Ints, times: Ints) -> None:
-        order = np.argsort(found, kind="stable")
-        keys, ordered = found[order], times[order]
-        before = np.concatenate([[z.NONE], ordered[:-1]])
-        first = np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)]
-        before = np.where(first, self._arrays.cells[keys, z.LAST], before[: len(keys)])
-        wrong = np.flatnonzero(ordered < before)
-        if len(wrong):
-            row = int(order[wrong[0]])
-            msg = (
-                f"tuple {row} has time {int(times[row])}, before {int(before[wrong[0]])} of its "
-                "key; sort the input by time, or have late tuples dropped (late='drop')"
-            )
-            raise InputError(msg)
 
     def dequeue(self, count: int, windows: int | None = None) -> WindowTuples:
         """Return up to `count` records of the windows served next (one more if one ends).

@@ -26,7 +26,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.sql.lowering.staged import located
+from icestream.sql.lowering.in_spark import located
 from icestream.sql.relations.tree import TimeWindow
 from icestream.sql.relations.window_query import WindowQuery
 from icestream.sql.statements.aggregates import AggregateCall
@@ -37,7 +37,7 @@ from icestream.sql.statements.tokens import Text
 def built(
     query: WindowQuery, stream: Stream, text: Text, own: Mapping[str, UserAggregate]
 ) -> Result:
-    """Make the calls of the fluent API for a statement."""
+    """Lower a statement over windows to calls of the fluent API."""
     for each in query.where:
         with located(text, text.place_of(each)):
             stream = stream.where(written(each))
@@ -58,7 +58,7 @@ def built(
 def windowed_stream(
     stream: Stream, window: TimeWindow | Frame, partition: Sequence[str] = ()
 ) -> Windowed:
-    """Apply a window to a stream."""
+    """Lower a window of a statement to one on a grid, of a stream."""
     if isinstance(window, TimeWindow):
         match window.kind:
             case "cumulate":
@@ -80,7 +80,7 @@ def windowed_stream(
 def aggregate_of(
     call: AggregateCall, own: Mapping[str, UserAggregate], columns: Sequence[Column | str]
 ) -> AggregateExpression:
-    """Return the aggregate of the fluent API that a call denotes, over some columns."""
+    """Lower a call in windows to the aggregate of the fluent API, over some columns."""
     if call.is_users:
         return aggregate_functions.user(own[call.function], *columns)
     made: AggregateExpression = getattr(aggregate_functions, call.function)(

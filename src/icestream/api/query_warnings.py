@@ -1,4 +1,4 @@
-"""Hints: what to use instead of a missing method, and what a query that runs may not mean."""
+"""Warnings about queries that run, but rarely compute what was meant."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from icestream.plan.windows.lifetimes import Shifted
 
 class QueryWarning(UserWarning):
     """A query that runs, but rarely computes what was meant."""
-
-
-def no_attribute(what: str, name: str, instead: Mapping[str, str], owner: object) -> str:
-    """Return the message for an attribute that does not exist: what to use, or what there is."""
-    if name in instead:
-        return f"{what} have no {name!r}: use {instead[name]}"
-    known = ", ".join(each for each in dir(type(owner)) if not each.startswith("_"))
-    return f"{what} have no {name!r}: they have {known}"
 
 
 def warn_of_instants(nodes: Sequence[Node], stacklevel: int) -> None:

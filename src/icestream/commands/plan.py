@@ -59,7 +59,7 @@ class PastRun:
 
 
 def planned(query: str, columns: str | None, time: str | None) -> dict[str, Computation]:
-    """Return the plans of a what-if: of a statement, of a file with one, or of a program."""
+    """Return the plans to forecast: of a statement, of a file with one, or of a program."""
     if query.endswith(".py"):
         return _of_program(Path(query))
     text = Path(query).read_text() if query.endswith((".sql", ".cql")) else query
@@ -106,10 +106,10 @@ def _of_program(program: Path) -> dict[str, Computation]:
     return found
 
 
-def what_if(
+def forecast_report(
     plans: Mapping[str, Computation], load: StreamLoad, memory: str | None
 ) -> dict[str, Any]:
-    """Return the what-if forecasts of plans as JSON."""
+    """Return the forecasts of plans as JSON."""
     budget = None if memory is None else parse_bytes(memory)
     made = {name: forecast(plan, load) for name, plan in plans.items()}
     queries = {name: [_described(each, budget) for each in parts] for name, parts in made.items()}
@@ -130,7 +130,7 @@ def _described(each: Forecast, budget: int | None) -> dict[str, Any]:
 
 
 def past_runs(checkpoint: str, plan: Computation | None = None) -> list[PastRun]:
-    """Return the past runs of a checkpoint to compare a what-if with, oldest first.
+    """Return the past runs of a checkpoint to compare a plan with, oldest first.
 
     Given the plan of the query, runs without an estimate of their own get one.
     """
@@ -178,7 +178,7 @@ def _had(versions: list[dict[str, Any]]) -> StreamLoad | None:
 
 
 def plan_text(progress: Mapping[str, Any]) -> str:
-    """Return what-if forecasts of plans as text."""
+    """Return forecasts of plans as text."""
     lines = []
     for name, operators in progress["queries"].items():
         lines += [name]
@@ -205,7 +205,7 @@ def _fitting(memory: float, budget: int | None) -> str:
 
 
 def past_text(runs: list[PastRun]) -> str:
-    """Return what-if estimates and past runs as text."""
+    """Return estimates of plans and past runs as text."""
     if not runs:
         return (
             "no run of this checkpoint has an estimate, because it has no windows on a grid: name "

@@ -32,8 +32,8 @@ from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import ORDER_FUNCTIONS, UP_TO_ROW, UP_TO_TIME, FeatureCall
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
-from icestream.sql.lowering.grid import aggregate_of
-from icestream.sql.lowering.staged import INSTANT, Staged
+from icestream.sql.lowering.in_spark import INSTANT, Staged
+from icestream.sql.lowering.windows import aggregate_of
 from icestream.sql.relations.tree import OverCall, SortKey, TimeWindow
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import written
@@ -98,18 +98,18 @@ def at_columns(events: Events, start: str | None, end: str | None, longer: Micro
 
 
 def filtered(rows: Flowing, condition: exp.Expr) -> Flowing:
-    """Keep the rows that satisfy a condition."""
+    """Lower a condition: keep the events that satisfy it."""
     return replace(rows, events=rows.events.where(written(condition)))
 
 
 def projected(rows: Flowing, items: Mapping[str, exp.Expr]) -> Flowing:
-    """Compute columns."""
+    """Lower a projection of events: compute columns."""
     texts = [f"{written(each)} AS {name}" for name, each in items.items()]
     return replace(rows, events=rows.events.select(*texts))
 
 
 def with_columns(rows: Flowing, items: Mapping[str, exp.Expr]) -> Flowing:
-    """Add computed columns."""
+    """Add computed columns to events with state."""
     events = rows.events
     if items:
         texts = [f"{written(each)} AS {name}" for name, each in items.items()]
@@ -126,7 +126,7 @@ def aggregated(
     calls: Mapping[str, AggregateCall],
     own: Mapping[str, UserAggregate],
 ) -> Events:
-    """Aggregate groups; the arguments of calls are names of columns."""
+    """Lower aggregates of events by group; the arguments of calls are names of columns."""
     payload = rows.events._node.payload
     texts = {
         name: call
@@ -210,7 +210,7 @@ def _distinct(
 def feature(
     name: str, over: OverCall, keys: tuple[str, ...], own: Mapping[str, UserAggregate]
 ) -> FeatureCall:
-    """Return the column of a function over a frame."""
+    """Lower a function over a frame of events to a column."""
     call = over.call
     if call.function in ORDER_FUNCTIONS:
         return FeatureCall(call.function, call.arguments, name, keys, UP_TO_TIME, call.parameters)

@@ -100,7 +100,7 @@ class Staged:
 
 
 def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
-    """Return the rows of a source under the names of a scan."""
+    """Return the staged rows of a source under the names of a scan."""
 
     def renamed(frame: DataFrame) -> list[Column]:
         return [sf.col(quoted(name)).alias(column) for name, column in scan.named.items()]
@@ -121,7 +121,7 @@ def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
 
 
 def filtered(rows: Staged | Static, condition: exp.Expr) -> Staged | Static:
-    """Keep the rows that satisfy a condition."""
+    """Lower a condition on staged rows, which Spark evaluates."""
     text = written(condition)
     if isinstance(rows, Static):
         return Static(rows.frame.where(text))
@@ -141,7 +141,7 @@ def filtered(rows: Staged | Static, condition: exp.Expr) -> Staged | Static:
 
 
 def projected(rows: Staged | Static, items: Mapping[str, exp.Expr]) -> Staged | Static:
-    """Compute columns."""
+    """Lower a projection of staged rows, whose columns Spark computes."""
     edges: dict[str, str] = {}
     if isinstance(rows, Staged):
         named = {n: each for n, each in items.items() if isinstance(each, exp.Column)}
@@ -185,7 +185,7 @@ def _reads(node: exp.Expr, names: Collection[str]) -> bool:
 
 
 def joined(join: Join, rows: Staged, table: Static) -> Staged:
-    """Join a stream with a static table."""
+    """Join a staged stream with a static table, in Spark."""
     rows = copied(rows)
     condition = sf.expr(written(all_of(join.on))) if join.on else sf.lit(True)
     kind = _KINDS[join.kind]
@@ -194,7 +194,7 @@ def joined(join: Join, rows: Staged, table: Static) -> Staged:
 
 
 def with_copies(table: WindowTable, rows: Staged) -> Staged:
-    """Return each row once for each of its windows; its instant is the window's end."""
+    """Copy staged rows in Spark, once for each window; their instant is the window's end."""
     assert isinstance(table.window, TimeWindow)
     edges = {table.start: "start", table.end: "end"}
     ahead = rows.ahead + table.window.size
@@ -205,7 +205,7 @@ def with_copies(table: WindowTable, rows: Staged) -> Staged:
 
 
 def copied(rows: Staged, by: str = TIME) -> Staged:
-    """Return rows whose copies in windows Spark makes."""
+    """Return staged rows whose copies in windows Spark makes."""
     window, time = rows.window, quoted(by)
     if window is None:
         return rows

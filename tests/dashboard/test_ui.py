@@ -9,8 +9,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from icestream.commands.ui import ui_command
 from icestream.core.errors import DefinitionError
-from icestream.dashboard.command import ui_command
 from tests.fixtures.histories import write_history
 
 

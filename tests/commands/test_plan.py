@@ -9,7 +9,14 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from icestream import cli
-from icestream.commands.what_if import PastRun, past_runs, past_text, plan_text, planned, what_if
+from icestream.commands.plan import (
+    PastRun,
+    forecast_report,
+    past_runs,
+    past_text,
+    plan_text,
+    planned,
+)
 from icestream.core.errors import DefinitionError
 from icestream.plan.forecast import StreamLoad, forecast
 from icestream.runtime.version.history import QueryHistory
@@ -92,14 +99,14 @@ def test_a_statement_needs_its_columns_and_its_time() -> None:
 
 @pytest.mark.spark
 def test_a_statement_is_planned(spark: SparkSession, tmp_path: Path) -> None:
-    reported = what_if(planned(STATEMENT, COLUMNS, None), StreamLoad(1000, 80_000), "1 MB")
+    reported = forecast_report(planned(STATEMENT, COLUMNS, None), StreamLoad(1000, 80_000), "1 MB")
     [operator] = reported["queries"]["statement"]
     assert operator["operator"] == "windows of 1 day"
     assert not operator["fits"]
     assert "fits in 1.0 MB, the rest is read when needed" in plan_text(reported)
     file = tmp_path / "query.sql"
     file.write_text(STATEMENT)
-    again = what_if(planned(str(file), COLUMNS, "at"), StreamLoad(1000, 80_000), "1 MB")
+    again = forecast_report(planned(str(file), COLUMNS, "at"), StreamLoad(1000, 80_000), "1 MB")
     assert again == reported
     with pytest.raises(DefinitionError, match="--time"):
         planned(STATEMENT, "shop string", None)
@@ -126,7 +133,7 @@ if __name__ == "__main__":
     )
     plans = planned(str(program), None, None)
     assert sorted(plans) == ["hourly", "newest", "pairs"]
-    reported = what_if(plans, StreamLoad(1000, 100), "64 MB")
+    reported = forecast_report(plans, StreamLoad(1000, 100), "64 MB")
     assert all(each["fits"] for parts in reported["queries"].values() for each in parts)
     program.write_text("nothing = 1")
     with pytest.raises(DefinitionError, match="no results to plan"):
