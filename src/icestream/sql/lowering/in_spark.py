@@ -4,9 +4,11 @@ Idea: a staged relation is a stream whose frames have the columns of the relatio
 column for the event time. Filters, projections, windows of rows and joins with static tables change
 the frames, so all of Spark's functions work. Copies of rows in windows wait as long as nothing but
 names of the windows' edges is read: then they are made behind Spark, from rows that are sent once.
+Simple conditions are remembered beside the frames, so that rows of files need not pass Spark.
 
 Invariants:
 1. Where copies are made changes no row (`test_oracle_copies_in_windows_are_the_same_anywhere`).
+2. Nor does it matter where conditions are tested (`test_oracle_random_statements`).
 """
 
 from __future__ import annotations
