@@ -29,7 +29,7 @@ from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.order import KeyOrder
-from icestream.state.queue.pages import PAGE_BYTES, OnDemandPages, PagePool
+from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.queue.reader import Dequeued, QueueReader
 
 
@@ -44,7 +44,6 @@ class AppendQueue(QueueReader):
         seed: int = 0,
         arrays: Arrays | None = None,
         pool: PagePool | None = None,
-        page_bytes: int = PAGE_BYTES,
         capacity: int = 0,
         name: str = "queue",
     ) -> None:
@@ -56,7 +55,6 @@ class AppendQueue(QueueReader):
             seed: seed of the random choice.
             arrays: an arena, or heap arrays of an account; by default the heap, without limit.
             pool: pages to share with other queues; by default its own.
-            page_bytes: size of a page of its own pool.
             capacity: keys to make room for at once.
             name: prefix of the arrays' names.
         """
@@ -64,7 +62,6 @@ class AppendQueue(QueueReader):
             schema,
             arrays=arrays,
             pool=pool,
-            page_bytes=page_bytes,
             capacity=capacity,
             header=k.ENTRY_WORDS,
             name=name,

@@ -22,11 +22,11 @@ FILES = 4
 _DYING = """
 import os, signal, sys
 from pathlib import Path
-from icestream.api import writer
+from icestream.api import launch
 from bench.safety.killed_query import run
 
 folder, name, moment, version = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-mark, hand_out = folder / f"{name}.died", writer.hand_out
+mark, hand_out = folder / f"{name}.died", launch.hand_out
 
 def die(sink, rows, delivery):
     struck = delivery.commit.version == version and not mark.exists()
@@ -38,7 +38,7 @@ def die(sink, rows, delivery):
         mark.touch()
         os.killpg(0, signal.SIGKILL)
 
-writer.hand_out = die
+launch.hand_out = die
 run(folder, name)
 """
 

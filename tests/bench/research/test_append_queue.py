@@ -13,6 +13,7 @@ from bench.research.append_queue import AppendQueue
 from icestream.core.errors import DefinitionError
 from icestream.state.budget import Budget, Refused
 from icestream.state.queue.arrays import HeapArrays
+from icestream.state.queue.pages import PagePool
 from icestream.state.queue.reader import Dequeued
 from tests.oracles.queue import DequeuedUpdate, PlainAppendQueue
 
@@ -108,7 +109,7 @@ def play(
 @settings(max_examples=50, deadline=None)
 @given(steps=STEPS)
 def test_oracle_append_is_a_list(schema: pa.Schema, steps: list[tuple[str, Any]]) -> None:
-    queue = AppendQueue(schema, page_bytes=256)
+    queue = AppendQueue(schema, pool=PagePool(page_bytes=256))
     now = play(queue, PlainAppendQueue(), steps, schema)
     queue.dequeue(len(queue), now)
     assert (queue.pages.used, queue.pages.pages) == (0, 0)
@@ -145,7 +146,8 @@ def test_shedding_is_repeatable() -> None:
 
 def test_bounded_a_refused_append_changes_nothing() -> None:
     budget = Budget(1_000_000)
-    queue = AppendQueue(FIXED, arrays=HeapArrays(budget.account("queue")), page_bytes=4096)
+    arrays = HeapArrays(budget.account("queue"))
+    queue = AppendQueue(FIXED, pool=PagePool(arrays, page_bytes=4096))
     keys = np.arange(100, dtype=np.uint64) % np.uint64(9)
     accepted = 0
 

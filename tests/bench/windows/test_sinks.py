@@ -36,7 +36,11 @@ def test_a_sink_that_did_not_run_holds_no_bar() -> None:
 
 
 def test_a_base_is_compared_if_it_ran() -> None:
-    base = [{**each, "sink": "base", "eps": 60.0} for each in found() if each["sink"] == "parquet"]
+    base = [
+        {**each, "sink": "base parquet", "eps": 60.0}
+        for each in found()
+        if each["sink"] == "parquet"
+    ]
     bars = {bar.name: bar for bar in judge(summarise([*found(), *base]))}
     assert not bars["vwap: to the base"].holds
     assert not [bar for bar in judge(summarise(found())) if "base" in bar.name]

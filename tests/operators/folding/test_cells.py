@@ -71,6 +71,14 @@ def test_narrow_keys_are_looked_up_once_per_cell(keys: pa.Array) -> None:
     assert found.heads.tolist() == [0, 1]
 
 
+def test_keys_outside_a_grouping_leave_cells_as_they_are() -> None:
+    absent, grouping = pa.nulls(3, pa.string()), pa.array([5, 5, 5])
+    keys = _batch([absent, pa.array([1, 2, 1]), pa.nulls(3, pa.int32()), grouping], 3)
+    found = CellFinder(keys, np.zeros(3, dtype=np.int64)).since(0)
+    assert found.heads is not None
+    assert found.heads.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     "keys",
     [pa.array([1, None, 1]), pa.array([0, 2**40, 0]), pa.array(["a", "b", "a"])],

@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -222,6 +223,19 @@ def test_bounded_files_and_rows_that_a_task_has_open(
     files = writing.finish()
     back = pa.concat_tables([read_back(each, COLUMNS) for each in files])
     assert sorted_rows(back) == sorted_rows(some_rows(40))
+
+
+def test_only_columns_that_repeat_get_dictionaries(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"time": pa.array(range(3000)).cast(TIME), "symbol": [n % 100 for n in range(3000)]}
+    )
+    layout = TableLayout(0, WRITER, str(tmp_path), rows.schema, int96=True)
+    writing = TableWriter(layout, lambda number: f"file-{number}")
+    writing.write(rows)
+    (file,) = writing.finish()
+    group = pq.read_metadata(file.location).row_group(0)
+    assert [group.column(place).has_dictionary_page for place in range(2)] == [False, True]
+    assert read_back(file, rows.schema).equals(rows)
 
 
 def test_a_task_starts_another_file_at_the_target_size(

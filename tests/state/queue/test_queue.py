@@ -117,7 +117,7 @@ def play(
 def test_oracle_any_sequence_follows_the_schedule(
     schedule: str, schema: pa.Schema, steps: list[tuple[str, Any]], cost: int
 ) -> None:
-    queue = UpdateQueue(schema, schedule=schedule, cost=cost, page_bytes=256)
+    queue = UpdateQueue(schema, schedule=schedule, cost=cost, pool=PagePool(page_bytes=256))
     play(queue, PlainUpdateQueue(schedule, cost), steps, schema)
 
 
@@ -148,7 +148,7 @@ def test_oracle_staleness_is_the_integral_of_the_definition(
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
 def test_oracle_pages_hold_what_waits(schema: pa.Schema, steps: list[tuple[str, Any]]) -> None:
-    queue, plain = UpdateQueue(schema, page_bytes=256), PlainUpdateQueue("inplace")
+    queue, plain = UpdateQueue(schema, pool=PagePool(page_bytes=256)), PlainUpdateQueue("inplace")
     play(queue, plain, steps, schema)
     if schema is FIXED:
         assert queue.pages.used == len(queue)
@@ -227,7 +227,7 @@ def test_bounded_a_refused_enqueue_changes_nothing(
     budget = Budget(total)
     try:
         arrays = HeapArrays(budget.account("queue"))
-        queue = UpdateQueue(schema, arrays=arrays, page_bytes=256)
+        queue = UpdateQueue(schema, pool=PagePool(arrays, page_bytes=256))
     except Refused:
         return
     plain, clock = PlainUpdateQueue("inplace"), 0

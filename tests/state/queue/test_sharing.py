@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.state.queue.order import SCHEDULES
+from icestream.state.queue.pages import PagePool
 from icestream.state.queue.queue import UpdateQueue
 from icestream.state.queue.sharing import SharedQueue
 
@@ -23,7 +24,7 @@ STEP = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(STEP, max_size=30))
 def test_oracle_every_reader_has_its_own_queue(steps: list[tuple[str, Any]]) -> None:
-    shared = SharedQueue(SCHEMA, page_bytes=256)
+    shared = SharedQueue(SCHEMA, pool=PagePool(page_bytes=256))
     readers = [shared.reader(name, schedule=name, cost=3) for name in SCHEDULES]
     own = [UpdateQueue(SCHEMA, schedule=name, cost=3) for name in SCHEDULES]
     clock = 0

@@ -117,6 +117,11 @@ class MergedFields:
         return np.where(undefined | (above & below), np.nan, out)
 
 
+def answers_where(there: Mask, values: Ints | Floats) -> pa.Array:
+    """Return values as answers; where there is none, null."""
+    return pa.array(np.ascontiguousarray(values), mask=None if there.all() else ~there)
+
+
 class WordFunction(ABC):
     """An aggregate function whose state has a fixed number of words."""
 

@@ -15,7 +15,12 @@ from icestream.operators.aggregates.decimals import (
     integers_of_words,
     quotient,
 )
-from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
+from icestream.operators.aggregates.protocol import (
+    MergedFields,
+    TypedCall,
+    WordFunction,
+    answers_where,
+)
 from icestream.operators.folding.fields import ROWS, Field
 
 
@@ -78,7 +83,7 @@ class Sum(WordFunction):
         count, total = self.lift(call)
         there = merged.word(count) > 0
         if total.kind == "sum_f64":
-            return pa.array(merged.sums(total), mask=~there)
+            return answers_where(there, merged.sums(total))
         if pa.types.is_decimal(call.types[0]):
             return decimals_of_words(merged.words(total), there, self.result_type(call))
         words = merged.words(total)
@@ -88,7 +93,7 @@ class Sum(WordFunction):
                 "decimal(28, 0) before summing"
             )
             raise InputError(msg)
-        return pa.array(words[:, 0], mask=~there)
+        return answers_where(there, words[:, 0])
 
 
 class Average(Sum):
@@ -119,4 +124,4 @@ class Average(Sum):
             average = floats_of_words(merged.words(total)) / count_or_one
         else:
             average = merged.word(total) / count_or_one
-        return pa.array(average, mask=valid == 0)
+        return answers_where(valid != 0, average)

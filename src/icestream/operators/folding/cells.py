@@ -1,8 +1,9 @@
 """The cells of a batch: events of one (group, pane), so that keys are hashed once per cell.
 
 Idea: if keys are whole numbers in a narrow range, or there are none, every group has a small code,
-its position in the range. If the codes and panes of a batch form a small grid, cells are numbered
-by a lookup in the grid; if not, every event is a cell of its own.
+its position in the range. A key that is null throughout the batch, as in a grouping without it,
+changes no code. If the codes and panes of a batch form a small grid, cells are numbered by a lookup
+in the grid; if not, every event is a cell of its own.
 
 Invariant: the events of a cell have one pane and equal keys (`test_oracle_events_of_a_cell_agree`).
 """
@@ -102,6 +103,8 @@ def _codes(keys: pa.RecordBatch, most: int) -> _Codes | None:
     """Return codes that are equal exactly where keys are; None if there may be too many."""
     found = _Codes(np.zeros(keys.num_rows, dtype=np.int64), 0, 1)
     for column in keys.columns:
+        if column.null_count == keys.num_rows:
+            continue
         if column.null_count or not pa.types.is_signed_integer(column.type):
             return None
         numbers = column.to_numpy().astype(np.int64, copy=False)

@@ -311,6 +311,8 @@ def extents_of(facts: Mapping[str, Any], layout: Layout) -> tuple[SumExtent, ...
 
 def moved_sums(sums_at: Table, by: int) -> Table:
     """Return where sums of doubles lie if the fields begin so many words later."""
+    if not len(sums_at):
+        return sums_at
     moved = sums_at.copy()
     moved[:, fixed.PLACE] += by
     moved[:, fixed.SPECIALS_AT] += np.where(moved[:, fixed.SPECIALS_AT] < 0, 0, by)

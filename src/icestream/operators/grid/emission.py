@@ -109,8 +109,8 @@ class Emission:
         """Return the rows of the view's groupings; None for all."""
         if not view.groupings:
             return None
-        ids = keys[-1].to_numpy()
-        return np.flatnonzero(np.isin(ids, [number for number, _ in view.groupings]))
+        among = np.isin(keys[-1].to_numpy(), [number for number, _ in view.groupings])
+        return None if among.all() else np.flatnonzero(among)
 
     def _rows(self, view: WindowView, keys: list[pa.Array], chosen: Ints | None) -> pa.RecordBatch:
         fields: Table = self._fields[: self.rows]
@@ -122,7 +122,7 @@ class Emission:
         window = window_column(view.results.field(0).type, *instants)
         shown = [keys[place] for place in view.keys]
         if view.tells_grouping:
-            ids = dict(view.groupings)
-            shown.append(pa.array([ids[number] for number in keys[-1].to_pylist()], pa.int64()))
+            stored, told = np.array(sorted(view.groupings), dtype=np.int64).T
+            shown.append(pa.array(told[np.searchsorted(stored, keys[-1].to_numpy())]))
         answers = [each.lower(fields, self._layout, self._types) for each in view.aggregates]
         return pa.RecordBatch.from_arrays([window, *shown, *answers], schema=view.results)

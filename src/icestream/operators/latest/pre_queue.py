@@ -19,6 +19,7 @@ Limits: all streams of a tree have the same key.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +74,19 @@ class PreQueueInput:
         return _Sorted(self.stream)
 
 
+class _Computed(ABC):
+    """A node whose stream is that of its operator."""
+
+    @property
+    def stream(self) -> UpdateStream:
+        return self.runner().result
+
+    @abstractmethod
+    def runner(self) -> PreQueueStep: ...
+
+
 @dataclass(frozen=True)
-class PreQueueFilter:
+class PreQueueFilter(_Computed):
     """The rows of a stream that meet a condition."""
 
     over: PreQueueNode
@@ -85,10 +97,6 @@ class PreQueueFilter:
     def sources(self) -> tuple[PreQueueNode, ...]:
         return (self.over,)
 
-    @property
-    def stream(self) -> UpdateStream:
-        return self.runner().result
-
     def describe(self) -> dict[str, Any]:
         return {"where": self.condition}
 
@@ -97,7 +105,7 @@ class PreQueueFilter:
 
 
 @dataclass(frozen=True)
-class PreQueueMap:
+class PreQueueMap(_Computed):
     """A stream with other columns; key and time do not change."""
 
     over: PreQueueNode
@@ -108,10 +116,6 @@ class PreQueueMap:
     def sources(self) -> tuple[PreQueueNode, ...]:
         return (self.over,)
 
-    @property
-    def stream(self) -> UpdateStream:
-        return self.runner().result
-
     def describe(self) -> dict[str, Any]:
         return {"select": list(self.columns)}
 
@@ -120,16 +124,12 @@ class PreQueueMap:
 
 
 @dataclass(frozen=True)
-class PreQueueUnion:
+class PreQueueUnion(_Computed):
     """The union of streams; no key ever goes back in time."""
 
     sources: tuple[PreQueueNode, ...]
     #: numbers of the streams, the most trusted first
     truth: tuple[int, ...]
-
-    @property
-    def stream(self) -> UpdateStream:
-        return self.runner().result
 
     def describe(self) -> dict[str, Any]:
         return {"union": list(self.truth)}
@@ -139,7 +139,7 @@ class PreQueueUnion:
 
 
 @dataclass(frozen=True)
-class PreQueueJoin:
+class PreQueueJoin(_Computed):
     """The join of two update streams on their key."""
 
     left: PreQueueNode
@@ -153,10 +153,6 @@ class PreQueueJoin:
     @property
     def sources(self) -> tuple[PreQueueNode, ...]:
         return self.left, self.right
-
-    @property
-    def stream(self) -> UpdateStream:
-        return self.runner().result
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -39,18 +39,17 @@ from pyspark.sql.types import StructType
 
 from icestream.core.clock import SystemClock
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.current_table import CurrentTable, Manifest
+from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
 from icestream.runtime.tables.layout import TableLayout, TableStorage, TableTarget, table_storage
 from icestream.runtime.tables.sink_log import LOG
 from icestream.runtime.tables.upsert_table import UpsertTable
-from icestream.runtime.tables.writer import TableWriter, read_back
+from icestream.runtime.tables.writer import TableWriter, read_back, with_columns
 from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import Files
 from icestream.state.stores.files import store_scheme
@@ -112,7 +111,7 @@ class ResultRows:
         others = [each for each in self.tables if each.table != but]
         return [
             *(partial(_rows_in_file, self.files, path, self.view, columns) for path in self.paths),
-            *(partial(_rows_of, file, columns, self.storage(file.table)) for file in others),
+            *(partial(_one, read_back, f, columns, self.storage(f.table)) for f in others),
         ]
 
     def frame(self) -> DataFrame:
@@ -131,16 +130,8 @@ class ResultRows:
 def _rows_in_file(files: Files, path: str, view: int, columns: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of a result file; a query that has changed since may have other columns."""
     for table in read_rows(files, path, view):
-        if table.column_names == columns.names:
-            yield table
-            continue
-        there = [
-            table.column(each.name).cast(each.type)
-            if each.name in table.column_names
-            else pa.nulls(table.num_rows, each.type)
-            for each in columns
-        ]
-        yield pa.Table.from_arrays(there, names=columns.names)
+        same = table.column_names == columns.names
+        yield table if same else with_columns(table, columns)
 
 
 def _frame(
@@ -172,7 +163,8 @@ def current_frame(
         readers = []
         if manifest is not None:
             now = SystemClock().now()
-            readers = [partial(_rows_in, table, manifest, now, *r) for r in table.ranges(manifest)]
+            ranges = table.ranges(manifest)
+            readers = [partial(_one, table.rows, manifest, now, *each) for each in ranges]
         try:
             return shape(_frame(spark, readers, schema)).localCheckpoint()
         except PySparkException:
@@ -181,10 +173,8 @@ def current_frame(
     raise AssertionError
 
 
-def _rows_in(
-    table: CurrentTable, manifest: Manifest, now: Micros, first: int, end: int
-) -> Iterator[pa.Table]:
-    yield table.rows(manifest, now, first, end)
+def _one(read: Callable[..., pa.Table], *what: Any) -> Iterator[pa.Table]:
+    yield read(*what)
 
 
 def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable | None:
@@ -201,10 +191,6 @@ def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) 
     files = writer.finish()
     writer.sync()
     return files
-
-
-def _rows_of(file: TableFile, columns: pa.Schema, files: TableStorage) -> Iterator[pa.Table]:
-    yield read_back(file, columns, files)
 
 
 def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:

@@ -14,7 +14,7 @@ Cost: one listing of the table's folder when a query starts, and every 16th vers
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.state.versions.commits import Commit
@@ -23,7 +23,7 @@ from icestream.state.versions.commits import Commit
 def sweep_table(table: AppendTable, commits: Collection[Commit], epoch: int) -> list[str]:
     """Remove what no commit names, up to an epoch; return the removed paths inside the table."""
     layout = table.layout
-    named = set(_named(commits, layout.folder))
+    named = {each.path for commit in commits for each in commit.tables}
     first = min((commit.version for commit in commits), default=0)
     left = {
         path: told.version
@@ -37,10 +37,3 @@ def sweep_table(table: AppendTable, commits: Collection[Commit], epoch: int) -> 
     removed = [path for path in left if path not in held]
     layout.files.unlink(*(f"{layout.folder}/{path}" for path in removed))
     return removed
-
-
-def _named(commits: Iterable[Commit], table: str) -> Iterable[str]:
-    for commit in commits:
-        for file in commit.tables:
-            if file.table == table:
-                yield file.path

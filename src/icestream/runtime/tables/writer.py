@@ -41,6 +41,8 @@ from icestream.state.versions.table_files import TableFile, table_file_name
 GROUP_BYTES = 16 << 20
 #: files that a task has open at the same time
 MOST_OPEN = 64
+#: rows of a file that are looked at to choose its encodings
+_SAMPLED = 1024
 #: characters of the longest string that statistics contain
 _LONGEST = 64
 
@@ -109,10 +111,12 @@ class TableWriter:
         self._waiting = 0
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
-        table = pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows
-        table = table.rename_columns(self._layout.schema.names)
-        if table.schema != self._layout.schema:
-            table = table.cast(self._layout.schema)
+        schema = self._layout.schema
+        columns = [
+            each if each.type == field.type else each.cast(field.type)
+            for each, field in zip(rows.columns, schema, strict=True)
+        ]
+        table = pa.Table.from_arrays(columns, schema=schema)
         for values, part in self._parts(table):
             file = self._open.get(values) or self._start(values)
             file.waiting.append(part)
@@ -191,15 +195,20 @@ def read_back(file: TableFile, schema: pa.Schema, files: Files | None = None) ->
     """Return the rows of a file with all columns of its table, also with those added later."""
     with OpenTableFile(files or table_storage(file.table), file.location) as opened:
         found = pq.ParquetFile(opened).read()
+    for name, value in file.values.items():
+        found = found.append_column(name, pa.array([value] * found.num_rows, pa.string()))
+    return with_columns(found, schema)
+
+
+def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows of a query that has changed since with its present columns, or null."""
     columns = [
-        pa.array([file.values[each.name]] * found.num_rows, pa.string()).cast(each.type)
-        if each.name in file.values
-        else found.column(each.name)
-        if each.name in found.column_names
-        else pa.nulls(found.num_rows, each.type)
+        rows.column(each.name).cast(each.type)
+        if each.name in rows.column_names
+        else pa.nulls(rows.num_rows, each.type)
         for each in schema
     ]
-    return pa.table(columns, names=schema.names).cast(schema)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 class _OpenTableFile:
@@ -213,30 +222,36 @@ class _OpenTableFile:
         self._values = values
         self._footer: list[pq.FileMetaData] = []
         self.sink = NewTableFile(layout.files.create(f"{layout.folder}/{path}"))
-        stored = layout.stored
-        self._writer = pq.ParquetWriter(
-            self.sink,
-            stored,
-            compression=layout.codec,
-            # floats rarely repeat: a dictionary of them costs more than it saves
-            use_dictionary=[each.name for each in stored if not pa.types.is_floating(each.type)],
-            use_deprecated_int96_timestamps=layout.int96,
-            store_decimal_as_integer=True,
-            store_schema=False,
-            metadata_collector=self._footer,
-        )
+        self._writer: pq.ParquetWriter | None = None
 
     def encode(self) -> None:
         if self.waiting:
-            self._writer.write_table(pa.concat_tables(self.waiting))
+            rows = pa.concat_tables(self.waiting)
+            self._writer_for(rows).write_table(rows)
             self.waiting = []
             self.waiting_bytes = 0
 
+    def _writer_for(self, rows: pa.Table) -> pq.ParquetWriter:
+        """Return the writer, whose encodings suit the rows that come first."""
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self.sink,
+                self._layout.stored,
+                compression=self._layout.codec,
+                use_dictionary=repeating(rows.slice(0, _SAMPLED)),
+                use_deprecated_int96_timestamps=self._layout.int96,
+                store_decimal_as_integer=True,
+                store_schema=False,
+                metadata_collector=self._footer,
+            )
+        return self._writer
+
     def finish(self) -> TableFile:
         self.encode()
+        writer = self._writer_for(self._layout.stored.empty_table())
         if self._layout.metadata:
-            self._writer.add_key_value_metadata(dict(self._layout.metadata))
-        self._writer.close()
+            writer.add_key_value_metadata(dict(self._layout.metadata))
+        writer.close()
         self.sink.close()
         footer = self._footer[0]
         layout = self._layout
@@ -254,7 +269,18 @@ class _OpenTableFile:
 
     def discard(self) -> None:
         self.sink.discard()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def repeating(rows: pa.Table) -> list[str]:
+    """Return the columns in which most values repeat: a dictionary of others costs much time."""
+    return [
+        each.name
+        for each in rows.schema
+        if not pa.types.is_nested(each.type)
+        and 2 * len(rows.column(each.name).unique()) <= rows.num_rows
+    ]
 
 
 class NewTableFile(io.RawIOBase):

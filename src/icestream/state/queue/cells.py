@@ -33,7 +33,7 @@ from icestream.state.budget import Refused
 from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays, grow
 from icestream.state.queue.order import KeyOrder
-from icestream.state.queue.pages import PAGE_BYTES, NaivePages, OnDemandPages, PagePool
+from icestream.state.queue.pages import NaivePages, OnDemandPages, PagePool
 from icestream.state.rows import RowCodec
 
 #: cells to make room for at first, and words of a chained location after a row's fixed part
@@ -91,7 +91,6 @@ class KeyCells:
         *,
         arrays: Arrays | None = None,
         pool: PagePool | None = None,
-        page_bytes: int = PAGE_BYTES,
         naive: bool = False,
         smoothing: int = 32,
         capacity: int = 0,
@@ -104,7 +103,7 @@ class KeyCells:
         other arguments.
         """
         if pool is None:
-            pool = PagePool(arrays, page_bytes=page_bytes, name=f"{name}.pool")
+            pool = PagePool(arrays, name=f"{name}.pool")
         self.arrays = pool.arrays if arrays is None else arrays
         self.codec = RowCodec(schema)
         width = self.codec.width

@@ -28,7 +28,7 @@ from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.order import KeyOrder
-from icestream.state.queue.pages import PAGE_BYTES, OnDemandPages, PagePool
+from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.queue.reader import QueueReader
 
 
@@ -52,7 +52,6 @@ class UpdateQueue(QueueReader):
         schedule: str = "inplace",
         arrays: Arrays | None = None,
         pool: PagePool | None = None,
-        page_bytes: int = PAGE_BYTES,
         cost: Micros = 0,
         naive: bool = False,
         smoothing: int = 32,
@@ -66,7 +65,6 @@ class UpdateQueue(QueueReader):
             schedule: which key is served next: fifo, inplace or linecutting.
             arrays: an arena, or heap arrays of an account; by default the heap, without limit.
             pool: pages to share with other queues; by default its own.
-            page_bytes: size of a page of its own pool.
             cost: microseconds that processing one update takes, for linecutting.
             naive: let every key keep its location for ever, for comparison.
             smoothing: gaps between updates that a key's rate is averaged over.
@@ -77,7 +75,6 @@ class UpdateQueue(QueueReader):
             schema,
             arrays=arrays,
             pool=pool,
-            page_bytes=page_bytes,
             naive=naive,
             smoothing=smoothing,
             capacity=capacity,

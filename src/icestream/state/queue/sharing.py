@@ -26,7 +26,7 @@ from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.order import KeyOrder
-from icestream.state.queue.pages import PAGE_BYTES, OnDemandPages, PagePool
+from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.queue.reader import QueueReader
 
 
@@ -39,7 +39,6 @@ class SharedQueue:
         *,
         arrays: Arrays | None = None,
         pool: PagePool | None = None,
-        page_bytes: int = PAGE_BYTES,
         smoothing: int = 32,
         capacity: int = 0,
         name: str = "queue",
@@ -49,7 +48,6 @@ class SharedQueue:
             schema,
             arrays=arrays,
             pool=pool,
-            page_bytes=page_bytes,
             smoothing=smoothing,
             capacity=capacity,
             name=name,

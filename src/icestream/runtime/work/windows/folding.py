@@ -18,6 +18,7 @@ Cost: one pass over the events per field and grouping; memory of one `EntryTable
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -209,13 +210,19 @@ def groupings(plan: Plan, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[
     if plan.one_grouping:
         yield _batch(columns, schema, rows)
         return
+    absent = [_nulls(column.type, rows.bit_length()).slice(0, rows) for column in columns]
     for chosen in plan.groupings:
         masked = [
-            column if place in chosen else pa.nulls(rows, column.type)
-            for place, column in enumerate(columns)
+            column if place in chosen else absent[place] for place, column in enumerate(columns)
         ]
         ids = pa.array(np.full(rows, plan.grouping_id(chosen), dtype=np.int64))
         yield _batch([*masked, ids], schema, rows)
+
+
+@lru_cache(16)
+def _nulls(kind: pa.DataType, bits: int) -> pa.Array:
+    """Return 2**bits nulls; batches have few sizes, and nulls take memory."""
+    return pa.nulls(1 << bits, kind)
 
 
 def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
