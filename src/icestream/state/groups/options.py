@@ -110,6 +110,11 @@ class Past(Protocol):
         """Return the ids that a shard has of those of its parents; None for all."""
         ...
 
+    @property
+    def parents(self) -> Sequence[IdRange]:
+        """Return the part of these that each parent had; empty if it wrote the version itself."""
+        ...
+
 
 class Pressure(Protocol):
     """Evicts groups when there is no room."""

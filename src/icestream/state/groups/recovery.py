@@ -147,37 +147,47 @@ class StoreRecovery:
 
     def _replay(self, past: Past, horizon: int) -> None:
         """Move roots and timers as a version did."""
-        never = forever(self.scope)
+        never, mine = forever(self.scope), past.keeps if past.parents else None
+        shares: dict[int, _Share] = {}
         with ExitStack() as stack:
             scans = []
             for lifetime, info in past.segments:
                 if lifetime == BASE:
-                    self._recall(info)
+                    self._recall(info, mine)
                 elif lifetime in (ROWS, never) and info.expiry > horizon:
                     reader = stack.enter_context(closing(self.space.reader(info)))
                     scans.append(self._extents(reader))
-                    self.cleaner.note(info.ordinal, info.bytes, info.expiry)
+                    shares[info.ordinal] = _Share(info)
             for record in heapq.merge(*scans, key=lambda each: each.group):
-                self._move(record)
+                self._move(record, mine, shares[record.marker >> 32])
+        for share in shares.values():
+            self.cleaner.note(share.info.ordinal, share.bytes, share.info.expiry)
 
     def _extents(self, reader: SegmentReader) -> Iterator[Record]:
         for record in reader.scan():
             if record.operator == self.scope and record.synopsis < self.store.directory.synopses:
                 yield record
 
-    def _recall(self, info: SegmentInfo) -> None:
+    def _recall(self, info: SegmentInfo, mine: IdRange | None) -> None:
         with closing(self.space.reader(info)) as reader:
             for rows in self._rows(reader, REMINDERS, 4):
                 if ((rows[:, 3] < 0) | (rows[:, 3] >= self.store.directory.synopses)).any():
                     msg = "a timer belongs to no synopsis"
                     raise ValueError(msg)
+                if mine is not None:
+                    rows = rows[mine.holds(identities(rows)[0])]  # noqa: PLW2901
                 for some in self._pieces(rows):
                     slots = self._slots(some)
                     columns = k.GROUP + some[:, 3] * k.PARTS + k.DUE
                     self.store.directory.table[slots, columns] = some[:, 2]
 
-    def _move(self, record: Record) -> None:
+    def _move(self, record: Record, mine: IdRange | None, share: _Share) -> None:
         places, headers = extents_of(record.payload)
+        share.all += len(headers)
+        if mine is not None:
+            held = mine.holds(identities(headers)[0])
+            places, headers = places[held], headers[held]
+        share.mine += len(headers)
         for some in self._pieces(np.column_stack((headers, record.marker + places))):
             self._move_some(record.synopsis, some[:, :-1], some[:, -1])
         self.store.facts[Fact.SEQUENCE] = max(self.store.facts[Fact.SEQUENCE], record.group)
@@ -209,6 +219,20 @@ class StoreRecovery:
         """Return the slots of groups; those located before may leave the directory."""
         self.store.facts.next(Fact.CHUNK)
         return self.store.eviction.locate(*identities(rows))
+
+
+@dataclass
+class _Share:
+    """How many extents of a segment are of this store's groups; a parent has others in it."""
+
+    info: SegmentInfo
+    all: int = 0
+    mine: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Return about the bytes of these extents."""
+        return self.info.bytes if self.mine == self.all else self.info.bytes * self.mine // self.all
 
 
 class _Kept:
