@@ -78,6 +78,16 @@ def parameters(case: pytest.Item) -> set[tuple[str, str]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Let versions wait for new shards, so that these take over when tests expect it."""
+    from icestream.runtime.version import resharding
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(resharding, "PATIENCE", 60.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what queries note for `icestream ui` out of the home of who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:

@@ -213,7 +213,7 @@ def _leaving(
     with space.version(1) as store:
         slots = store.locate(id_high, id_low)
         store.append(0, slots[owners], _rated(owners))
-        store.evict(slots)
+        store.eviction.evict(slots)
     runs, rows = [], scale.ratings
     for percent in UPDATED:
         with space.version() as store:
@@ -222,7 +222,7 @@ def _leaving(
             chosen = dice.permutation(scale.users)[: scale.users * percent // 100]
             store.append(0, slots[chosen], _rated(chosen))
             wall, cpu = time.perf_counter(), time.process_time()
-            store.evict(slots)
+            store.eviction.evict(slots)
         runs.append(
             {
                 "seconds": time.perf_counter() - wall,

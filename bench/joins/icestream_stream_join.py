@@ -30,8 +30,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         stream = ice.stream(files, time="ts", slack=plan["slack"])
         return stream.events().select("key", f"id AS {name}_id")
 
-    writer = side("left").join(side("right"), on="key", within=plan["within"]).writeStream
-    query = run_to_the_end(writer, plan)
+    pairs = side("left").join(side("right"), on="key", how=plan["how"], within=plan["within"])
+    query = run_to_the_end(pairs.writeStream, plan)
     return measured(query, plan, phases=True)
 
 

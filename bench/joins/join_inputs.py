@@ -1,29 +1,29 @@
 """Five streams whose partitions differ in productivity: the input of the spill bench.
 
 Idea: streams A to E have two columns each; A.1 = B.1 = C.1, then C.2 = D.1, then D.2 = E.1. In each
-range of K tuples of a stream every partition of a join gets K / 300 tuples, and each of its values
-occurs R times: the *range join ratio* of that partition. R differs by partition and its average is
-the average join ratio of the join. Rows of one partition of a join go to one partition of the next,
-so partitions also differ in how productive their results are; `mixed` streams send them to all
-partitions, so that this is equal for all. All parameters are in one table:
+range of K tuples of a stream every value occurs R times: the *range join ratio* of its partition. R
+differs by partition, and its average is the average join ratio of the join. The paper can be read
+in two ways: all partitions have equally many tuples, so that productive ones have fewer values; or
+equally many values, so that productive ones have more tuples. All parameters are in one table:
 
     partitions of each join              300
     tuple range K                        as many tuples as a stream has in a run
     R of a partition                     half of them 0.3, half 1.7 times the average of the join
-    R of consecutive joins               independent: each half goes evenly to both halves; if
-    mixed,
-                                         every partition does
+    equal in all partitions              tuples, or values
+    partitions of the next join that     1, 2, 8 or all; each half of the partitions goes evenly to
+    rows of one partition go to          both halves
     average R of the three joins         (3, 1, 1), (1, 3, 3) or (3, 2, 3)
     order in a range                     at random, by seed
 
 Invariants:
-1. In a range every partition occurs equally often, and every value R times, up to rounding
-   (`test_values_come_as_often_as_their_ratio_says`).
+1. In a range every partition has equally many tuples or values, and every value occurs R times, up
+   to rounding (`test_values_come_as_often_as_their_ratio_says`,
+   `test_productive_partitions_have_more_tuples_if_all_have_as_many_values`).
 2. The exact number of results equals DuckDB's
    (`test_oracle_the_exact_number_of_results_is_that_of_duckdb`).
 3. The same seed makes the same streams (`test_streams_are_a_function_of_their_seed`).
-4. Mixed streams go from every partition of a join to many partitions of the next
-   (`test_mixed_streams_go_from_every_partition_to_many`).
+4. Rows of a partition go to as many partitions of the next join as asked for
+   (`test_rows_of_a_partition_go_to_so_many_of_the_next_join`).
 
 References: Liu, Zhu, Rundensteiner (2006), section 6.1, which leaves K, R and the order open.
 """
@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.operators.payload_identity import identified
 
@@ -50,6 +50,9 @@ PARTITIONS = 300
 LOW, HIGH = 0.3, 1.7
 #: average join ratios of the three joins
 SETTINGS = ((3, 1, 1), (1, 3, 3), (3, 2, 3))
+#: what all partitions have equally many of
+TUPLES, VALUES = "tuples", "values"
+READINGS = (TUPLES, VALUES)
 STREAMS = ("a", "b", "c", "d", "e")
 JOINS = 3
 
@@ -63,25 +66,47 @@ class JoinInputs:
     #: tuples of each stream
     tuples: int
     seed: int = 1
-    #: whether rows of one partition go to all partitions of the next join, or to one
-    mixed: bool = False
+    #: partitions of the next join to which rows of one partition go
+    spread: int = 1
+    #: what all partitions have equally many of
+    equal: str = TUPLES
 
     @cached_property
     def columns(self) -> dict[str, Ints]:
         """Return all columns, by names a1 to e2."""
         dice = np.random.default_rng(self.seed)
         high = [dice.permutation(np.arange(PARTITIONS) % 2 == 1) for _ in range(JOINS)]
-        values = [
-            _values(self.tuples, ratio, half) for ratio, half in zip(self.ratios, high, strict=True)
+        ratios = [
+            ratio * np.where(half, HIGH, LOW) for ratio, half in zip(self.ratios, high, strict=True)
         ]
-        onward = [_onward(high[join], high[join + 1], dice) for join in range(JOINS - 1)]
-        place = {name: dice.permutation(np.arange(self.tuples) % PARTITIONS) for name in STREAMS}
+        each = [
+            ratio if self.equal == TUPLES else np.full(PARTITIONS, float(average))
+            for ratio, average in zip(ratios, self.ratios, strict=True)
+        ]
+        values = [_values(self.tuples, ratio) for ratio in each]
+        ways = 1 if self.spread == PARTITIONS else self.spread
+        onward = [
+            np.array([_onward(high[n], high[n + 1], dice) for _ in range(ways)])
+            for n in range(JOINS - 1)
+        ]
+
+        def places(join: int) -> Ints:
+            if self.equal == TUPLES:
+                return dice.permutation(np.arange(self.tuples) % PARTITIONS)
+            ends = np.cumsum(ratios[join]) / ratios[join].sum()
+            evenly = (np.arange(self.tuples) + 0.5) / self.tuples
+            return dice.permutation(np.searchsorted(ends, evenly))
+
+        place = {name: places(max(0, number - 2)) for number, name in enumerate(STREAMS)}
 
         def column(join: int, places: Ints) -> Ints:
             return _dealt(values[join], places, dice)
 
         def after(join: int, places: Ints) -> Ints:
-            return dice.permutation(places) if self.mixed else onward[join][places]
+            if self.spread == PARTITIONS:
+                return dice.permutation(places)
+            way = 0 if self.spread == 1 else dice.integers(0, self.spread, len(places))
+            return np.asarray(onward[join][way, places])
 
         numbers = np.arange(self.tuples)
         return {
@@ -118,9 +143,8 @@ class JoinInputs:
         return int(_sums(rows["d2"], found, top)[rows["e1"]].sum())
 
 
-def _values(tuples: int, ratio: int, high: npt.NDArray[np.bool_]) -> list[Ints]:
-    """Return the values of each partition, such that each occurs `ratio` times in a range."""
-    ratios = ratio * np.where(high, HIGH, LOW)
+def _values(tuples: int, ratios: Floats) -> list[Ints]:
+    """Return the values of partitions that have equally many tuples, by their range join ratio."""
     wanted = np.maximum(1, np.round(tuples / PARTITIONS / ratios)).astype(np.int64)
     candidates = np.arange(2 * PARTITIONS * int(wanted.max()) + 1000)
     id_high, _ = identified(pa.record_batch({"v": candidates}), ("v",))

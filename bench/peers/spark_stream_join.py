@@ -1,4 +1,4 @@
-"""Measure Spark's own inner join of two streams: a bound on time, RocksDB state store.
+"""Measure Spark's own join of two streams, inner or outer: a bound on time, RocksDB state store.
 
 Run as `python -m bench.peers.spark_stream_join PLAN`; prints one JSON line per run of the
 plan. Beyond Spark's defaults: changelog checkpoints, as many shuffle partitions as cores, and at
@@ -40,8 +40,8 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     )
     query = (
         side("left")
-        .join(side("right"), near)
-        .select(F.col("left_key").alias("key"), "left_id", "right_id")
+        .join(side("right"), near, plan["how"])
+        .select(F.coalesce("left_key", "right_key").alias("key"), "left_id", "right_id")
         .writeStream.format("parquet")
         .outputMode("append")
         .option("path", plan["output"])

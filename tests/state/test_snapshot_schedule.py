@@ -9,8 +9,8 @@ from icestream.state.snapshot_schedule import (
     AT_LATEST,
     SLACK,
     SnapshotSchedule,
-    demand_all,
     in_step,
+    schedule_all,
     stagger_all,
 )
 
@@ -70,12 +70,12 @@ def test_a_demanded_snapshot_is_taken_once() -> None:
     part = SnapshotSchedule(header.setdefault("0.", {}))
     for each in (plain, joins, part):
         assert not each.version_ends(10)
-    demand_all(header)
+    schedule_all(header, "now")
     for each in (plain, joins, part):
         assert each.version_ends(10)
         each.take()
         assert not each.version_ends(10)
-    demand_all(header)
+    schedule_all(header, "now")
     in_step([header, header["0."]])
     assert plain.version_ends(10)
     assert part.version_ends(10)
@@ -94,3 +94,13 @@ def test_shards_take_their_snapshots_in_turns() -> None:
                 schedule.take()
                 taken += 1
         assert taken == 2
+
+
+def test_a_snapshot_that_is_held_back_waits() -> None:
+    header: dict[str, Any] = {}
+    schedule = SnapshotSchedule(header)
+    schedule.log(10 * SLACK)
+    schedule_all(header, "later")
+    assert not any(schedule.version_ends(10) for _ in range(2 * AT_LATEST))
+    schedule_all(header, "due")
+    assert schedule.version_ends(10)

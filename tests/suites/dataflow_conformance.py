@@ -269,7 +269,6 @@ class DataflowConformance(EveryQuery):
             ("deltas", "log"),
             ("deltas", "evict"),
             ("clean_is_free", "evict"),
-            ("add_only", "log"),
             ("second_ask", "log"),
         ):
             flow = self.with_store(**{name: False}, durability=durability)

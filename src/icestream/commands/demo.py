@@ -61,7 +61,9 @@ def demo(
     memory: Memory = "64 MB",
     window: Range = "24 hours",
     slide: Annotated[str, typer.Option(help="The interval between results.")] = "10 seconds",
-    by: Annotated[str, typer.Option(help="The grouping key.")] = "serviceId",
+    by: Annotated[
+        str, typer.Option(help="The grouping key, or `all`: 144 figures by eight keys.")
+    ] = "serviceId",
     rate: Rate = None,
     fast_forward: Annotated[
         float | None,

@@ -50,10 +50,10 @@ class ResultFiles:
 class NewestWindow:
     """The newest window of results with a `window` column and one row per group."""
 
-    def __init__(self, folder: Path, grouping: str) -> None:
-        """Follow `folder`, which need not exist yet."""
+    def __init__(self, folder: Path, *keys: str) -> None:
+        """Follow `folder`, which need not exist yet; a group is the values of all keys."""
         self._files = ResultFiles(folder)
-        self._grouping = grouping
+        self._keys = keys
         self._groups: dict[Any, dict[str, Any]] = {}
         #: end of the newest window; `MINUS_INFINITY` before there is one
         self.end: Micros = MINUS_INFINITY
@@ -83,7 +83,7 @@ class NewestWindow:
             self.end = end
             self.start = pc.min(micros_of(window.field("start")).filter(newest)).as_py()
         for row in table.drop_columns(["window"]).filter(newest).to_pylist():
-            self._groups[row[self._grouping]] = row
+            self._groups[tuple(row[key] for key in self._keys)] = row
 
 
 def micros_of(times: pa.Array) -> pa.Array:

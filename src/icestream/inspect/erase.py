@@ -202,7 +202,7 @@ class _GroupEraser:
                 for place, each in enumerate(tables):
                     none = pa.RecordBatch.from_pylist([], schema=each.table.columns)
                     store.rewrite(place, slots, GroupRows(np.empty(0, dtype=np.int64), none))
-                    store.remind_of(place, slots, np.full(len(slots), INFINITY))
+                    store.remind(slots, np.full(len(slots), INFINITY), place)
         return groups
 
     def _chosen(self, table: StoredTable, id_high: Ids, id_low: Ids) -> Mask:

@@ -36,6 +36,8 @@ Directory = npt.NDArray[np.void]
 class LoggedOperator(ABC):
     """An operator of one shard that restores itself from a snapshot and what was logged since."""
 
+    #: whether a restore may go on with what several parents wrote after their snapshots
+    follows = False
     #: the kind of the record that every snapshot has once
     _position_kind: ClassVar[int]
 

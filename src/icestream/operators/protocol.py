@@ -121,7 +121,7 @@ class PastVersion:
     #: the ids of the shard, if some of its segments have groups of others, too
     keeps: IdRange | None = None
     #: the part of these ids that each parent had, if other shards wrote the version; its segments
-    #: are in the order of parents, which all took a snapshot
+    #: are in the order of parents, which took their snapshots in the same versions
     parents: tuple[IdRange, ...] = ()
 
 
@@ -136,7 +136,8 @@ class Recoverable(Protocol):
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Restore the state at the end of `history`, which begins with a snapshot or empty.
 
-        It may begin with snapshots of several shards, of whose ids this one `keeps` a range.
+        It may begin with snapshots of several shards, of whose ids this one `keeps` a range. An
+        operator that `follows` is called again for the versions after them, in the same state.
         """
 
     @property

@@ -114,6 +114,10 @@ class SideBySide:
             yield from side.emitted(operator.on_watermark(watermark))
         self._inputs = None
 
+    @property
+    def follows(self) -> bool:
+        return all(getattr(operator, "follows", False) for operator in self._operators)
+
     def restore(self, history: Sequence[PastVersion]) -> None:
         for number, operator in enumerate(self._operators):
             operator.restore([_own(past, _scope(number)) for past in history])

@@ -33,7 +33,13 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.grid import cost
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.grid.space_formulas import BLOCK_BYTES, TrafficEstimate, traffic
-from icestream.plan.joins.cost import HEAD_BYTES, StreamStatistics, join_plans, row_bytes
+from icestream.plan.joins.cost import (
+    HEAD_BYTES,
+    StreamStatistics,
+    results_of,
+    row_bytes,
+    state_of,
+)
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame
@@ -206,17 +212,15 @@ def _of_join(
 ) -> Forecast:
     part = rows / len(payloads)
     streams = [
-        StreamStatistics(f"stream {place}", part, min(load.keys, part), row_bytes(payload))
-        for place, payload in enumerate(payloads)
+        StreamStatistics(part, min(load.keys, part), row_bytes(payload)) for payload in payloads
     ]
-    plans = join_plans(streams)
-    kept = plans.flat.state
+    kept = state_of(streams)
     return Forecast(
         f"component {number}: join of {len(step.inputs)}",
         kept + load.keys * GROUP_BYTES,
         kept,
         traffic(load.rate, kept / rows),
-        f"{plans.results:,.0f} results while {rows:,.0f} rows are alive",
+        f"{results_of(streams):,.0f} results while {rows:,.0f} rows are alive",
     )
 
 

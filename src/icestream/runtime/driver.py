@@ -45,7 +45,7 @@ from icestream.runtime.version.idle_sources import IdleSources
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.quotas import advised
-from icestream.runtime.version.resharding import resharded
+from icestream.runtime.version.resharding import Resharding, resharded
 from icestream.runtime.version.retention import SWEEP_EVERY, VersionRetention
 from icestream.runtime.version.run_folders import new_run, remove_other_runs
 from icestream.runtime.version.scaling import next_sizing, placed, placement_report, task_bounds
@@ -66,6 +66,7 @@ from icestream.runtime.work.latest.work import UpdatesWork
 from icestream.runtime.work.windows.work import WindowWork
 from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
+from icestream.state.snapshot_schedule import When
 from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.versions.commits import (
     CHANGED_PLAN,
@@ -154,6 +155,7 @@ class Driver(Generic[Batch_contra]):
             self._fuse = "auto"
         #: shards of a component, as they will be from the next version but one on
         self._shards = settings.shards
+        self._resharding = Resharding(executor.each, lambda: executor.parallel)
         self._take(Owner.here(application, clock))
         self._bounds = task_bounds(settings.parallelism or self._shards, self._shards)
 
@@ -242,8 +244,8 @@ class Driver(Generic[Batch_contra]):
         """Set the number of tasks that run the shards of each component, from the next version on.
 
         Given a minimum and a maximum, the load decides. If there are fewer shards than tasks, or
-        their number is given, it changes: the next version ends with snapshots, from which the
-        one after it goes on with other shards.
+        their number is given, it changes: the next version ends with snapshots, from which other
+        shards are prepared while versions go on, until these take over.
         """
         most = parallelism if isinstance(parallelism, int) else max(parallelism)
         shards = max(most, self._shards) if shards is None else shards
@@ -313,6 +315,7 @@ class Driver(Generic[Batch_contra]):
 
     def close(self) -> None:
         """Remove the arenas and exchange files of this run, and let others start."""
+        self._resharding.stop()
         remove(self._run)
         if self._lease is not None:
             self._lease.release()
@@ -381,7 +384,7 @@ class Driver(Generic[Batch_contra]):
                 ingest = self._work.ingest(context)
                 parcels = self._executor.ingest(ingest, batch, context.folder)
             timer.note("ingest")
-            self._disk_use(parcels).check(self._settings.disk)
+            self._check_disk(parcels)
             idle = batch is not None and not total(parcels, "rows")
             if self._settings.ticker and idle and not _waits(before):
                 self._note_idle(number)
@@ -411,6 +414,7 @@ class Driver(Generic[Batch_contra]):
             timer.note("sinkWait")
         requests = Counter(commit=-REQUESTS.total(), repeated=-REPEATED.total())
         commit = self._commit(context, number, arrived, made)
+        self._resharding.follows = all(report.follows for report in made.reports)
         timer.note("commit")
         requests["commit"] += REQUESTS.total()
         requests["cleaning"] -= REQUESTS.total() + self._bulk_files.requests
@@ -420,7 +424,9 @@ class Driver(Generic[Batch_contra]):
         self._versions.tidy()
         if version % SWEEP_EVERY == 0:
             self._sweep_tables()
-        sweep(os.path.join(self._run, "arenas"), set(commit.arenas))
+        if not self._resharding.is_running:
+            kept = {*commit.arenas, *self._resharding.arenas}
+            sweep(os.path.join(self._run, "arenas"), kept)
         self._settled = True
         timer.note("tidy")
         requests["cleaning"] += REQUESTS.total() + self._bulk_files.requests
@@ -454,13 +460,17 @@ class Driver(Generic[Batch_contra]):
         before, live, settings = self.last, self._versions.live, self._settings
         routes = even_routes(self._plan.key_groups, self._shards)
         now = self._shards if before is None else shards_of(before.routes)
-        demanded = reshards = False
-        if before is not None and now != self._shards:
-            reshards = all(base == before.version for base in before.bases)
-            demanded = not reshards
-        if before is not None and reshards:
-            before, live = resharded(before, live, self._shards)
-            now = self._shards
+        snapshot: When = "due"
+        reshards, stands_at = False, None
+        if before is not None:
+            change = self._resharding.next(before, self._shards, settings.budget)
+            if isinstance(change, str):
+                snapshot = change
+            else:
+                reshards, now = True, self._shards
+                stands_at = None if change is None else change.reached
+                prepared = () if change is None else change.arenas
+                before, live = resharded(before, live, now, prepared)
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         if settings.exchange_in_storage:
             folder = f"{settings.root}/{EXCHANGE}/{self.store.epoch:08d}"
@@ -476,9 +486,11 @@ class Driver(Generic[Batch_contra]):
         placement = placed(reported_before, now, sizing.tasks, rebalance=settings.rebalance)
 
         folder_of_arenas = os.path.join(self._run, "arenas")
+        named = (*arenas, *self._resharding.arenas)
+        templates = self._resharding.templates = {}
 
         def task(*, shard: int, **rest: Any) -> ShardTask:
-            return ShardTask(
+            templates[shard // now] = made = ShardTask(
                 files=self._files,
                 root=settings.root,
                 arenas=folder_of_arenas,
@@ -487,15 +499,17 @@ class Driver(Generic[Batch_contra]):
                 version=version,
                 parcel_files=self._executor.parcel_files,
                 arena=arenas[shard] if arenas else None,
-                named=arenas,
+                named=named,
                 codec=settings.codec,
                 epoch=self.store.epoch,
                 tables=tables,
                 refused=settings.refused,
                 lineage=ShardLineage.of(routes, shard) if reshards else None,
-                snapshot=demanded,
+                stands_at=stands_at,
+                snapshot=snapshot,
                 **rest,
             )
+            return made
 
         return VersionContext(
             version,
@@ -530,6 +544,11 @@ class Driver(Generic[Batch_contra]):
         new = sum(info.bytes for info in written if info is not None)
         settings = self._settings
         return DiskUse.of(settings.root, self._versions.bytes + new, settings.local)
+
+    def _check_disk(self, parcels: Sequence[Parcel]) -> None:
+        """Refuse to go on if the parcels of a version leave too little disk."""
+        if self._settings.disk is not None:
+            self._disk_use(parcels).check(self._settings.disk)
 
     def _remove_parcels(self, folder: str) -> None:
         """Remove the parcels of a version, and those of failed attempts."""

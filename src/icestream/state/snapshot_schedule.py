@@ -11,16 +11,17 @@ Invariants:
 2. A restored shard continues the count (`test_a_restored_count_goes_on`).
 3. A snapshot that was demanded is taken with the next version
    (`test_a_demanded_snapshot_is_taken_once`).
-4. Shards that begin with a version do not all take their snapshots in the same ones
+4. No snapshot is taken while it is held back (`test_a_snapshot_that_is_held_back_waits`).
+5. Shards that begin with a version do not all take their snapshots in the same ones
    (`test_shards_take_their_snapshots_in_turns`).
-5. Operators in step take their snapshots in the same versions
+6. Operators in step take their snapshots in the same versions
    (`test_operators_in_step_take_snapshots_together`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 #: a snapshot is due after this many versions, if it costs less than what was logged meanwhile
 AFTER = 16
@@ -30,6 +31,8 @@ AT_LATEST = 128
 SLACK = 1 << 20
 #: versions by which a shard is ahead of the one before, until `AFTER`, which it has no divisor with
 _STEP = 7
+#: whether a version ends with a snapshot
+When = Literal["due", "now", "later"]
 #: how the names of schedules in headers end
 _NAME = "snapshots"
 
@@ -64,6 +67,13 @@ class SnapshotSchedule:
         """Let the next version end with a snapshot."""
         self._since["demanded"] = 1
 
+    def hold(self, *, back: bool) -> None:
+        """Let versions not end with snapshots, or again when these are due."""
+        if back:
+            self._since["held"] = 1
+        else:
+            self._since.pop("held", None)
+
     def hasten(self, versions: int) -> None:
         """Count more versions than there were."""
         self._since["versions"] += versions
@@ -89,10 +99,12 @@ def in_step(headers: Iterable[dict[str, Any]]) -> None:
         each["due"] = int(due)
 
 
-def demand_all(header: dict[str, Any]) -> None:
-    """Let the next version end with snapshots of all operators whose schedules a header has."""
+def schedule_all(header: dict[str, Any], when: When) -> None:
+    """Say when operators whose schedules a header has end a version with a snapshot."""
     for schedule in _schedules(header):
-        schedule.demand()
+        schedule.hold(back=when == "later")
+        if when == "now":
+            schedule.demand()
 
 
 def stagger_all(header: dict[str, Any], shard: int) -> None:
@@ -114,6 +126,8 @@ def _due(counts: list[dict[str, int]]) -> bool:
     """Return whether snapshots are due, given versions, bytes and size of each."""
     if any("demanded" in each for each in counts):
         return True
+    if any("held" in each for each in counts):
+        return False
     versions = min(each["versions"] for each in counts)
     logged, size = (sum(each.get(name, 0) for each in counts) for name in ("bytes", "size"))
     if versions < AFTER:

@@ -5,7 +5,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench.joins.join_inputs import HIGH, LOW, PARTITIONS, SETTINGS, STREAMS, JoinInputs
+from bench.joins.join_inputs import (
+    HIGH,
+    LOW,
+    PARTITIONS,
+    SETTINGS,
+    STREAMS,
+    VALUES,
+    JoinInputs,
+)
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.operators.payload_identity import identified
 
@@ -47,14 +55,26 @@ def test_ratios_of_consecutive_joins_are_independent() -> None:
         assert shares == pytest.approx([0.5, 0.5], abs=0.01)
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_mixed_streams_go_from_every_partition_to_many(mixed: bool) -> None:
-    columns = JoinInputs((3, 3, 3), 60_000, mixed=mixed).columns
+def test_productive_partitions_have_more_tuples_if_all_have_as_many_values() -> None:
+    columns = JoinInputs((3, 3, 3), 60_000, equal=VALUES).columns
+    for name in ("a1", "d1", "e1"):
+        partitions = homes(columns[name])
+        tuples = np.sort(np.bincount(partitions, minlength=PARTITIONS))
+        assert tuples[:150] == pytest.approx(200 * LOW, abs=1)
+        assert tuples[150:] == pytest.approx(200 * HIGH, abs=1)
+        values = [len(np.unique(columns[name][partitions == p])) for p in range(PARTITIONS)]
+        assert np.array(values) == pytest.approx(67, abs=8)
+
+
+@pytest.mark.parametrize("spread", [1, 2, 8, PARTITIONS])
+def test_rows_of_a_partition_go_to_so_many_of_the_next_join(spread: int) -> None:
+    columns = JoinInputs((3, 3, 3), 60_000, spread=spread).columns
     for before, after in (("c1", "c2"), ("d1", "d2")):
         ways = np.unique(PARTITIONS * homes(columns[before]) + homes(columns[after]))
         each = np.bincount(ways // PARTITIONS, minlength=PARTITIONS)
         # of 200 rows each
-        assert (each > 100).all() if mixed else (each == 1).all()
+        assert (each > 100).all() if spread == PARTITIONS else (each <= spread).all()
+        assert spread == PARTITIONS or each.mean() > 0.95 * spread
 
 
 @pytest.mark.parametrize("ratios", SETTINGS)

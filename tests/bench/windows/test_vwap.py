@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench.registry import Size
-from bench.windows import vwap
+from bench.windows import vwap, vwap_on_spark
 from bench.windows.vwap import VwapRun, judge, plot, run_fast, run_paced
 
 
@@ -57,7 +57,15 @@ def figures() -> dict[str, Any]:
         "two blocks only": {**run, "window_bytes": 1e9},
         "slots": {**run, "window_bytes": 1e9},
         "50,000/s": paced,
-        "on Spark": {"weighted average": {"wrong_results": 0}},
+        "on Spark": {
+            "weighted average": {
+                "wrong_results": 0,
+                "window_bytes": 24 * 360_000_000,
+                "events_per_second": 1.1e6,
+                "batch_p99_to_median": 1.5,
+                "log_to_columns": 0.8,
+            }
+        },
         "least_window_bytes": 8 << 30,
     }
 
@@ -75,9 +83,15 @@ def test_every_bar_can_be_missed() -> None:
         changed = figures()
         changed["overlapped"] |= change
         assert not all(bar.holds for bar in judge(changed))
-    changed = figures()
-    changed["on Spark"]["weighted average"]["wrong_results"] = 2
-    assert not all(bar.holds for bar in judge(changed))
+    for change in (
+        {"wrong_results": 2},
+        {"events_per_second": 0.9e6},
+        {"batch_p99_to_median": 2.1},
+        {"log_to_columns": 1.3},
+    ):
+        changed = figures()
+        changed["on Spark"]["weighted average"] |= change
+        assert not all(bar.holds for bar in judge(changed))
     changed = figures()
     changed["slots"] |= {"checksum": "b"}
     assert not all(bar.holds for bar in judge(changed))
@@ -92,3 +106,5 @@ def test_the_first_run_of_full_size_holds_8_gb() -> None:
     scale = vwap.SCALES[Size.FULL]
     assert scale.runs[0].events * 24 >= scale.least_window >= 8 << 30
     assert scale.runs[0].pool == 2
+    on_spark = vwap_on_spark.SCALES[Size.FULL][vwap_on_spark.AVERAGE]
+    assert on_spark.window == 360_000_000 <= on_spark.skip * on_spark.batch

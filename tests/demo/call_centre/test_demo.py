@@ -9,7 +9,7 @@ from rich.console import Console
 
 from icestream.core.errors import DefinitionError
 from icestream.demo.call_centre.demo import demo
-from icestream.demo.call_centre.kpis import group_name
+from icestream.demo.call_centre.kpis import ALL, GROUPINGS, WHOLE, group_name
 from icestream.demo.results import NewestWindow
 
 DIRECT = """
@@ -51,6 +51,29 @@ def test_oracle_the_demo_ends_with_the_figures_of_the_last_window(tmp_path: Path
         line = next(line for line in text.splitlines() if group_name("serviceId", service) in line)
         assert f"{calls:,}" in line
     assert "The 1 hour up to 2026-01-01 01:0" in text
+
+
+@pytest.mark.spark
+def test_oracle_all_figures_of_the_last_window_are_those_of_the_events(tmp_path: Path) -> None:
+    output, home = io.StringIO(), tmp_path / "demo"
+    console = Console(file=output, width=160)
+    demo(events=13_000, window="1 hour", slide="20 minutes", by=ALL, keep=home, console=console)
+    newest = NewestWindow(home / "results", *GROUPINGS)
+    newest.refresh()
+    columns = ", ".join(f"{e.function}({e.field})" for e in WHOLE)
+    for key in GROUPINGS:
+        direct = duckdb.execute(
+            f"SELECT {key}, {columns} FROM read_parquet('{home}/events/*.parquet') WHERE "
+            f"epoch_us(timestamp) >= {newest.start} AND epoch_us(timestamp) < {newest.end} "
+            "GROUP BY 1"
+        ).fetchall()
+        exact = {group: figures for group, *figures in direct}
+        rows = [row for row in newest.rows if row[key] is not None and row["calls"]]
+        assert 0 < len(rows) <= len(exact)
+        for row in rows:
+            found = [row[figure.column] for figure in WHOLE]
+            assert found == pytest.approx(exact[row[key]], rel=1e-12)
+    assert "availableTime, sum h" in output.getvalue()
 
 
 def test_a_folder_with_something_in_it_is_not_used(tmp_path: Path) -> None:

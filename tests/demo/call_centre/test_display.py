@@ -15,6 +15,7 @@ from icestream.demo.call_centre.display import (
     summary_table,
 )
 from icestream.demo.call_centre.generator import BEGIN
+from icestream.demo.call_centre.kpis import ALL, GROUPINGS, WHOLE
 
 HOUR = 3_600_000_000
 Report = Callable[..., dict[str, Any]]
@@ -44,6 +45,33 @@ def text(shown: RenderableType) -> str:
     with console.capture() as capture:
         console.print(shown)
     return capture.get()
+
+
+def test_all_144_figures_are_shown_of_the_busiest_group_of_each_key(
+    status: CallCenterStatus,
+) -> None:
+    def row(key: str, value: int, calls: int) -> dict[str, Any]:
+        times = {figure.column: 7_200 for figure in WHOLE}
+        return {**dict.fromkeys(GROUPINGS), **times, key: value, "calls": calls}
+
+    status.grouping = ALL
+    columns = [figure.column for figure in WHOLE]
+    status.rows = [row(key, 10 * place + 1, 5_000 + place) for place, key in enumerate(GROUPINGS)]
+    status.rows += [
+        row("serviceId", 2, 4_999),
+        {**dict.fromkeys([*GROUPINGS, *columns]), "calls": 0},
+    ]
+    status.window_end = BEGIN + 25 * HOUR
+    lines = text(kpi_table(status, most=10)).splitlines()
+    assert any("agentId" in line for line in lines)
+    assert any("Roaming" in line for line in lines)
+    assert not any("Technical" in line for line in lines)
+    (calls,) = (line for line in lines if "calls" in line)
+    assert calls.split()[1:] == [f"5,00{place}" for place in range(8)]
+    for figure in WHOLE[1:]:
+        (line,) = (line for line in lines if f"{figure.title} " in line)
+        assert line.split()[3:] == ["7200.0" if figure.function == "avg" else "2"] * 8
+    assert len(WHOLE) * len(GROUPINGS) == 104
 
 
 def test_before_the_first_batch_there_is_a_page_too(status: CallCenterStatus) -> None:

@@ -9,17 +9,14 @@ from icestream.kernels.groups import heap
 from icestream.kernels.groups.cold import (
     MOST_HEAT,
     clock_sweep,
-    fade_coldest,
     fade_hit,
     faded,
     list_coldest,
-    partition,
 )
 from tests.oracles.kernels.groups.cold import (
     clock_sweep_reference,
     fade_hit_reference,
     list_coldest_reference,
-    partition_reference,
 )
 
 SLOTS = 24
@@ -81,43 +78,6 @@ def test_a_mark_is_worth_nothing() -> None:
     assert [faded(score, 5, 5, 1, 0.5) for score in marked] == [0.0, 0.0, 0.0]
     fade_hit(marked, np.zeros(3, dtype=np.int64), np.arange(3), 9, 1, 0.25, 0.5)
     assert marked.tolist() == [0.25] * 3
-
-
-entries = st.lists(
-    st.tuples(st.sampled_from((0.0, 0.5, 1.0, 7.0)), st.integers(0, 3)), min_size=1, max_size=80
-)
-
-
-@given(entries, st.data())
-def test_parity_a_partition_brings_the_coldest_to_the_front(
-    drawn: list[tuple[float, int]], data: st.DataObject
-) -> None:
-    order = data.draw(st.permutations(range(len(drawn))))
-    k = data.draw(st.integers(1, len(drawn)))
-    rows = [(key, age, slot) for (key, age), slot in zip(drawn, order, strict=True)]
-    keys = np.array([row[0] for row in rows])
-    ages, slots = (ints([int(row[part]) for row in rows]) for part in (1, 2))
-    partition(keys, ages, slots, len(rows), k)
-    expected = partition_reference(rows, k)
-    assert sorted(slots[:k].tolist()) == sorted(expected)
-    assert slots[k - 1] == expected[-1]
-
-
-@given(entries, st.data())
-def test_parity_the_coldest_are_those_a_sort_puts_first(
-    drawn: list[tuple[float, int]], data: st.DataObject
-) -> None:
-    stats = np.zeros((len(drawn), 2), dtype=np.int64)
-    scores, last = stats.view(np.float64)[:, 0], stats[:, 1]
-    for slot, (score, tick) in enumerate(drawn):
-        scores[slot], last[slot] = score, tick
-    candidates = sorted(data.draw(st.sets(st.integers(0, len(drawn) - 1))))
-    k = data.draw(st.integers(1, 20))
-    keys, ages = np.empty(2 * k), np.empty(2 * k, dtype=np.int64)
-    slots = np.empty(2 * k, dtype=np.int64)
-    count = fade_coldest(scores, last, ints(candidates), 4, 2, 0.5, k, keys, ages, slots)
-    rows = [(drawn[s][0] * 0.5 ** (4 // 2 - drawn[s][1] // 2), drawn[s][1], s) for s in candidates]
-    assert sorted(slots[:count].tolist()) == sorted(partition_reference(rows, k))
 
 
 @pytest.mark.parametrize("seed", range(4))

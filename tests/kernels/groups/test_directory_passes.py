@@ -17,19 +17,14 @@ from icestream.kernels.hash_index import remove
 from tests.oracles.kernels.groups.directory_passes import (
     compact_slots_reference,
     describe_reference,
-    extent_words_reference,
     known_words_reference,
     list_gone_reference,
     list_held_reference,
     list_needed_reference,
     list_news_reference,
-    list_old_reference,
     list_over_reference,
-    list_reminded_reference,
     list_residue_reference,
-    list_worn_reference,
     measure_reference,
-    news_of_reference,
     settle_reference,
     stamp_reference,
     used_slots_reference,
@@ -67,12 +62,9 @@ def some_slots(seed: int) -> Ints:
     [
         (directory_passes.list_news, list_news_reference, (AT, 3)),
         (directory_passes.list_residue, list_residue_reference, (AT, 3)),
-        (directory_passes.list_reminded, list_reminded_reference, (AT,)),
         (directory_passes.list_over, list_over_reference, (AT, 5)),
         (directory_passes.list_held, list_held_reference, (2, 3)),
         (directory_passes.list_gone, list_gone_reference, ()),
-        (directory_passes.list_old, list_old_reference, (AT, 5, 2)),
-        (directory_passes.list_worn, list_worn_reference, (AT, 3)),
     ],
 )
 def test_parity_lists_of_groups(
@@ -97,10 +89,6 @@ def test_parity_entries_that_the_index_needs(seed: int) -> None:
     needed = out[: directory_passes.list_needed(table, slots, out)].tolist()
     assert needed == list_needed_reference(table, slots)
     assert directory_passes.known_words(table, 8) == known_words_reference(table, 8)
-    sizes = np.empty(SLOTS, dtype=np.int64)
-    unlogged, expected = extent_words_reference(table, AT, 5)
-    assert directory_passes.extent_words(table, AT, 5, sizes) == unlogged
-    assert sizes.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("with_cold", [False, True])
@@ -124,9 +112,6 @@ def test_parity_measuring(seed: int) -> None:
     found = (skipped, offsets, cleans)
     assert [each.tolist() for each in found] == [each.tolist() for each in expected[:3]]
     assert cold == expected[3]
-    news = np.empty(len(slots), dtype=np.int64)
-    directory_passes.news_of(table, AT, slots, news)
-    assert news.tolist() == news_of_reference(table, AT, slots).tolist()
 
 
 @pytest.mark.parametrize("is_logged", [False, True])

@@ -17,7 +17,7 @@ from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.work.dataflow.work import DataflowWork
 from icestream.state.files import LocalFiles
 from icestream.state.groups.cold.manager import Policy
-from icestream.state.groups.recovery import NUMBERS
+from icestream.state.groups.extents import NUMBERS
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE, SEGMENTS, VersionStore
 from icestream.testing.sources import SECOND, StreamShape, batches_of
@@ -92,7 +92,7 @@ def test_bounded_work_follows_what_is_free(tmp_path: Path, budget: int) -> None:
         stores = list(self._stores.values())
         heap = stores[0].heap
         free = self._pool - heap.bytes - sum(store.directory.bytes for store in stores)
-        more = sum(store._eviction.work - store._work for store in stores)
+        more = sum(store.memory.work - store._work for store in stores)
         grown = max(0, heap.limit - heap.bytes) if heap.limit > self._pool // 4 else 0
         for store in stores:
             if store.directory.limit > store.least_directory:

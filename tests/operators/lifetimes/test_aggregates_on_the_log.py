@@ -44,12 +44,12 @@ OPERATORS: dict[str, Callable[[], LifetimeOperator]] = {
 class Chilly(GroupView):
     """Lets all groups leave memory whenever work begins."""
 
-    def __init__(self, store: GroupStore, synopses: int) -> None:
-        super().__init__(store, 0, synopses)
+    def __init__(self, store: GroupStore) -> None:
+        super().__init__(store, 0)
         self._whole = store
 
     def begin(self, watermark: Micros) -> None:
-        self._whole.evict(self._whole.candidates())
+        self._whole.eviction.evict(self._whole.eviction.candidates())
         super().begin(watermark)
 
 
@@ -69,5 +69,5 @@ def test_parity_cold_groups_give_the_answers_of_plain_ones(
         folder.mkdir()
         space = GroupSpace(str(folder), operator.synopses, StoreOptions(durability))
         with space.version() as store:
-            steps = scenarios.play(operator, batches, Chilly(store, len(operator.synopses)))
+            steps = scenarios.play(operator, batches, Chilly(store))
             assert [step.output.copy() for step in steps] == plain

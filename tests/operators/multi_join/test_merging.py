@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
 from icestream.core.times import INFINITY
 from icestream.operators.multi_join import merging
 from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.state.log.format import Record
+from icestream.state.log.reader import Log
 from tests.fixtures.multi_join_space import JoinSpace, sent
 from tests.oracles.lifetimes import Bag
 from tests.oracles.multi_join import events_of, joined
@@ -93,3 +98,57 @@ def test_bounded_the_index_of_tiny_batches(tmp_path: Path) -> None:
                 list(join.clean_up())
     with space.version() as join:
         assert join.statistics["index_bytes"] < 64 * 2 * versions / 5
+
+
+def test_bounded_clean_up_reads_the_log_of_its_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sixteenth of the partitions is read from a small part of the log, after many versions."""
+    spec = replace(SPEC, partitions=64)
+    space, rng = JoinSpace(str(tmp_path), spec, quota=1 << 24), np.random.default_rng(2)
+    for version in range(64):
+        space.snapshot = version % 8 == 7
+        with space.version() as join:
+            if version % 16 == 8:
+                join.spill(np.arange(64))
+            for port in range(2):
+                keys = rng.integers(0, 1 << 40, 500).tolist()
+                rows = [(key, 0, INFINITY, (version,)) for key in keys]
+                list(join.on_changes(port, sent(NUMBERS, rows)))
+    space.snapshot = False
+    read: list[int] = []
+    read_many = Log.read_many
+
+    def counted(log: Log, markers: npt.NDArray[np.uint64]) -> Iterator[Record]:
+        for record in read_many(log, markers):
+            read.append(len(record.payload))
+            yield record
+
+    monkeypatch.setattr(Log, "read_many", counted)
+    with space.version() as join:
+        list(join.clean_up(np.arange(4), fill=0.0))
+    assert 0 < sum(read) < space.log_bytes / 5
+
+
+@pytest.mark.parametrize("lifetime", [120, INFINITY])
+def test_bounded_index_and_segments_of_a_join_that_stays_on(lifetime: int, tmp_path: Path) -> None:
+    """Records, cuts and segments follow what is needed, not the number of versions."""
+    space, rng = JoinSpace(str(tmp_path), SPEC, quota=1 << 21), np.random.default_rng(3)
+    index, segments = [], []
+    for version in range(180):
+        begin = 10 * version
+        with space.version(begin) as join:
+            if version % 3 == 0:
+                join.spill(rng.permutation(8)[:4])
+            for port in range(2):
+                ends = min(begin + lifetime, INFINITY)
+                rows = [(int(key), begin, ends, (1,)) for key in rng.integers(0, 400, 60)]
+                list(join.on_changes(port, sent(NUMBERS, rows)))
+            list(join.clean_up(np.array([version % 8])))
+            index.append(join.statistics["index_bytes"])
+            segments.append(len(join._generations.segments))
+    assert max(segments[120:]) <= 1.2 * max(segments[60:120])
+    if lifetime < INFINITY:
+        assert max(index[120:]) <= 1.2 * max(index[60:120])
+    else:
+        assert index[-1] < space.log_bytes / 20

@@ -65,7 +65,7 @@ def test_crash_state_and_timers_come_back_from_the_log(
                     store.begin(watermark)
                     changes = changes_of_steps(chunk)
                     made += counted(one.on_changes(0, changes, store, watermark))
-                    store.evict(store.candidates())
+                    store.eviction.evict(store.eviction.candidates())
                 store.begin(after)
                 made += counted(one.on_watermark(store, after))
                 returned += store.statistics["returned"]

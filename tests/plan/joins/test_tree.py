@@ -6,7 +6,6 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import JoinMany, Map, Trace
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.joins import tree as join_tree
 from icestream.plan.nodes.spilling import Spilling
 from tests.fixtures.dataflow_plans import PlanStream, dataflow
 from tests.fixtures.join_plans import SCHEMAS, deferred, sources, tree
@@ -119,34 +118,16 @@ def test_a_join_of_a_joins_results_with_themselves_is_traced_both_ways() -> None
     assert [each.join for each in trace.lineages] == [1, 0, 0]
 
 
-def test_explain_says_why_streams_meet_in_one_join() -> None:
-    a, b, c, _, _ = sources(None)
-    inner = deferred(a, b, on=[("a1", "b1")])
-    reported = explained_dataflow(flow_of(deferred(inner, c, on=[("b1", "c1")]), 3))
-    assert "because  flat: one join of 3 stores" in reported
-    assert "assumed for 1,000,000 rows and 100,000 keys of each stream" in reported
-
-
-def test_joins_are_explained_by_what_a_running_query_measured() -> None:
+def test_explain_shows_the_estimate_beside_what_a_running_query_measured() -> None:
     a, b, c, _, _ = sources(None)
     flow = flow_of(deferred(a, b, c, on=[("a1", "b1", "c1")]), 3)
     streams = [{"rows": rows, "keys": 10} for rows in (1_000, 20, 30)]
     report = {"icestream": {"joins": [{"join": 0, "streams": streams}]}}
     reported = explained_dataflow(flow, report)
-    assert "for what is in memory: 1,000 rows of 10 keys, 20 rows of 10 keys" in reported
-    assert "assumed" in reported
+    assert "expected  160.2 MB stored and 100,000,000 results, for 1,000,000 rows" in reported
+    assert "measured  57.4 KB stored and 6,000 results, for 1,000 rows of 10 keys" in reported
     streams[2]["rows"] = 0
-    assert "in memory" not in explained_dataflow(flow, report)
-
-
-def test_joins_are_merged_where_the_flat_join_is_expected_to_cost_less(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    a, b, c, _, _ = sources(None)
-    outer = deferred(deferred(a, b, on=[("a1", "b1")]), c, on=[("b1", "c1")])
-    assert flow_of(outer, 3).jobs == 1
-    monkeypatch.setattr(join_tree, "FLAT", "never")
-    assert flow_of(outer, 3).jobs == 2
+    assert "measured" not in explained_dataflow(flow, report)
 
 
 def test_joins_of_a_plan_spill_by_one_rule() -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest import mock
 
@@ -26,8 +27,10 @@ from icestream.plan.computation import Computation
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.version.resharding import resharded
+from icestream.runtime.version import resharding
+from icestream.runtime.version.resharding import ShardChange, resharded
 from icestream.runtime.version.settings import Settings
+from icestream.runtime.version.task import ShardTask
 from icestream.state import snapshot_schedule
 from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
@@ -104,7 +107,7 @@ class Run:
         """Remove what tasks keep on local disks, so that shards are rebuilt from the log."""
         arenas = f"{self.query.driver._run}/arenas"
         shutil.rmtree(arenas, ignore_errors=True)
-        os.makedirs(arenas)
+        os.makedirs(arenas, exist_ok=True)
 
     def rest(self) -> list[str]:
         """Return the rows of a flush, and stop."""
@@ -164,6 +167,77 @@ def test_oracle_any_number_of_shards_at_any_version_changes_no_row(
     found.append(run.rest())
     assert found == undisturbed(plan, tmp_path / "calm")
     assert any(found)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("lag", [1, 2, 3])
+@pytest.mark.parametrize("kind", PLANS)
+def test_oracle_shards_that_catch_up_change_no_row(tmp_path: Path, kind: str, lag: int) -> None:
+    """Let new shards be some versions behind when they take over, or read them in rounds."""
+    plan = PLANS[kind]()
+    dice, calls = random.Random(f"{kind} {lag}"), [0]
+    is_ready = ShardChange.is_ready
+
+    def slow(change: ShardChange, last: Commit) -> bool:
+        ready = is_ready(change, last)
+        calls[0] += 1
+        return ready and calls[0] % (lag + 1) == 0
+
+    run = Run(plan, tmp_path / "moved")
+    found, lost = [], dice.randrange(2, BATCHES)
+    with mock.patch.object(ShardChange, "is_ready", slow):
+        for batch in range(BATCHES):
+            if batch in (1, 6):
+                run.query.rescale(1, shards=7 if batch == 1 else 3)
+            if batch == lost:
+                run.lose_arenas()
+            found.append(run.feed(batch))
+    assert run.shards == 3
+    found.append(run.rest())
+    assert found == undisturbed(plan, tmp_path / "calm")
+    assert calls[0] in (0, 2 * lag + 2)
+
+
+def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:
+    plan = PLANS["groups"]()
+    expected = undisturbed(plan, tmp_path / "calm")
+    run, go_on = Run(plan, tmp_path / "moved"), Event()
+    prepare = ShardTask.prepare
+
+    def waiting(task: ShardTask) -> str:
+        go_on.wait()
+        return prepare(task)
+
+    with (
+        mock.patch.object(ShardTask, "prepare", waiting),
+        mock.patch.object(resharding, "PATIENCE", 0.0),
+    ):
+        run.feed(0)
+        run.query.rescale(1, shards=5)
+        found = [run.feed(batch) for batch in range(1, 6)]
+        assert run.shards == 2
+        go_on.set()
+        run.query.driver._resharding._change._thread.join()  # type: ignore[union-attr]
+        found += [run.feed(6)]
+        run.query.driver._resharding._change._thread.join()  # type: ignore[union-attr]
+        found += [run.feed(batch) for batch in range(7, BATCHES)]
+    assert run.shards == 5
+    assert run.query.driver.last is not None
+    assert run.query.driver.last.bases.count(2) > 0, "snapshots of the second version are in use"
+    assert [*found, run.rest()] == expected[1:]
+
+
+def test_crash_a_preparation_that_fails_is_done_without(tmp_path: Path) -> None:
+    plan = PLANS["windows"]()
+    expected = undisturbed(plan, tmp_path / "calm")
+    run = Run(plan, tmp_path / "failed")
+    with mock.patch.object(ShardTask, "prepare", side_effect=OSError("disk full")) as prepare:
+        found = [run.feed(0)]
+        run.query.rescale(1, shards=5)
+        found += [run.feed(batch) for batch in range(1, BATCHES)]
+    assert prepare.called
+    assert run.shards == 5
+    assert [*found, run.rest()] == expected
 
 
 @pytest.mark.sample(1)

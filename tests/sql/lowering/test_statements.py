@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
+from icestream.runtime.ingest.source import sources_of
 from icestream.sql.lowering import in_spark
 from icestream.sql.lowering.in_spark import copied, with_copies
 from tests.fixtures.sql_cases import SAME, WINDOWED
@@ -156,6 +157,22 @@ def test_a_stream_that_is_read_twice_is_sent_once(sources: dict[str, Any], tmp_p
     query = ice.sql(text, **sources)
     assert len(query._built("update").plan.sources) == 1
     assert ran_here(query, tmp_path) == by_duckdb(text, TABLES)
+
+
+def test_simple_conditions_leave_files_to_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "ts timestamp, k int, word string"
+    streams = {}
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        frame = spark.readStream.schema(schema).parquet(str(folder))
+        streams[name] = ice.stream(frame, time="ts")
+    text = "SELECT a.k, b.word FROM a JOIN b ON a.k = b.k WHERE a.k > {} AND b.word IN ('x', 'y')"
+    query = ice.sql(text.format("3"), **streams)
+    assert sources_of(query._built("update").events) is not None
+    assert "where (k > 3)" in str(query._built("update").plan.describe())
+    query = ice.sql(text.format("length(a.word)"), **streams)
+    assert sources_of(query._built("update").events) is None
 
 
 def test_answers_that_are_joined_in_their_group_are_rows_by_its_key(

@@ -24,6 +24,7 @@ from icestream.state.groups import cleaning, directory, heap, migration, ranked
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 from icestream.state.groups.store import GroupStore
+from icestream.state.groups.view import GroupView
 from tests.fixtures.group_space import GroupSpace
 from tests.oracles.plain_groups import PlainGroups
 
@@ -77,7 +78,6 @@ class Both(RuleBasedStateMachine):
         durability=st.sampled_from(["log", "log", "evict"]),
         deltas=st.booleans(),
         clean_is_free=st.booleans(),
-        add_only=st.booleans(),
         second_ask=st.booleans(),
         chain_limit=st.integers(1, 3),
         slots=st.sampled_from([GROUPS + 1, 2 * GROUPS, 1000]),
@@ -89,7 +89,6 @@ class Both(RuleBasedStateMachine):
         durability: Any,
         deltas: bool,
         clean_is_free: bool,
-        add_only: bool,
         second_ask: bool,
         chain_limit: int,
         slots: int,
@@ -100,7 +99,6 @@ class Both(RuleBasedStateMachine):
             durability,
             deltas,
             clean_is_free,
-            add_only,
             second_ask,
             chain_limit,
             block_words=4,
@@ -270,13 +268,13 @@ class Both(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 3))
     def evict(self, which: int) -> None:
-        candidates = self.store.candidates()
-        self.store.evict(candidates[which::4] if which else candidates)
+        candidates = self.store.eviction.candidates()
+        self.store.eviction.evict(candidates[which::4] if which else candidates)
 
     @rule()
     def demote(self) -> None:
         self.begin()
-        self.store._eviction.demote(GROUPS // 2)
+        self.store.eviction.demote(GROUPS // 2)
 
     @rule(step=st.integers(0, 5))
     def next_version(self, step: int) -> None:
@@ -329,7 +327,7 @@ def test_views_are_apart() -> None:
         space = GroupSpace(folder, SYNOPSES)
         with space.version() as store:
             store.begin(0)
-            left, right = store.view(0, 1), store.view(1, 2)
+            left, right = GroupView(store, 0), GroupView(store, 1)
             slots = left.locate(*identities([1, 2]))
             left.append(0, slots, batch_of(0, [(1, 0), (2, 0)]))
             right.append(1, slots, batch_of(2, [(7, 0), (8, 0)]))

@@ -59,7 +59,7 @@ def test_the_best_rows_of_a_large_group_are_read_alone(tmp_path: Path) -> None:
         (slot,) = slots = store.locate(one, one)
         batch = pa.record_batch([pa.array(ranks), pa.array(np.arange(20_000))], RANKED[0].schema)
         store.append(0, np.full(20_000, slot), batch)
-        store.evict(slots)
+        store.eviction.evict(slots)
     with space.version() as store:
         store.begin(0)
         slots = store.locate(one, one)

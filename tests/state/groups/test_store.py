@@ -84,13 +84,13 @@ def test_a_clean_group_leaves_for_free(tmp_path: Path, options: StoreOptions) ->
     with space.version() as store:
         store.begin(0)
         add(store, range(50), np.arange(50))
-        store.evict(store.candidates())
+        store.eviction.evict(store.eviction.candidates())
     with space.version() as store:
         store.begin(0)
         for _ in range(2):
             assert content(store, range(50)) == {n: [n] for n in range(50)}
         before = store.written
-        assert store.evict(store.candidates()) > 0
+        assert store.eviction.evict(store.eviction.candidates()) > 0
         assert store.written == before
         assert content(store, [7]) == {7: [7]}
 
@@ -100,12 +100,12 @@ def test_without_the_switch_a_clean_group_is_written(tmp_path: Path) -> None:
     with space.version() as store:
         store.begin(0)
         add(store, range(50), np.arange(50))
-        store.evict(store.candidates())
+        store.eviction.evict(store.eviction.candidates())
         before = store.written
         for _ in range(2):
             content(store, range(50))
         assert store.written == before
-        store.evict(store.candidates())
+        store.eviction.evict(store.eviction.candidates())
         assert store.written >= 2 * before
 
 
@@ -118,24 +118,24 @@ def test_a_cold_group_comes_back_when_it_is_asked_for_again(
         store.begin(0)
         slots = np.sort(store.locate(*identities(range(50))))
         add(store, range(50), np.arange(50))
-        store.evict(slots)
+        store.eviction.evict(slots)
         store_left = store.statistics["left"]
         for leaving_again in range(2):
             # what was added to cold groups is in memory
             add(store, range(50), np.arange(50))
             added = [leaving_again + 2] * 50
-            alone = store.resident(slots).tolist()
+            alone = store.eviction.resident(slots).tolist()
             for asked in range(3):
                 found = content(store, range(50))
                 assert [len(found[n]) for n in range(50)] == added
-                assert np.sort(store.take_hits()).tolist() == slots.tolist()
+                assert np.sort(store.eviction.take_hits()).tolist() == slots.tolist()
                 is_in_memory = store.memory.has(0, WHOLE, slots)
                 assert is_in_memory.all() if asked else not is_in_memory.any()
                 if not asked:
-                    assert store.resident(slots).tolist() == alone
+                    assert store.eviction.resident(slots).tolist() == alone
             assert store.statistics["returned"] == 100 * (leaving_again + 1)
             assert store.statistics["left"] == store_left + 50 * leaving_again
-            store.evict(slots)
+            store.eviction.evict(slots)
 
 
 def test_a_group_that_was_read_and_left_cold_is_added_to_and_replaced(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_group_that_was_read_and_left_cold_is_added_to_and_replaced(tmp_path: 
     with space.version() as store:
         store.begin(0)
         add(store, range(4), np.arange(4))
-        store.evict(store.candidates())
+        store.eviction.evict(store.eviction.candidates())
         assert content(store, range(4)) == {n: [n] for n in range(4)}
         add(store, [0, 1], [10, 11])
         slots = store.locate(*identities([1, 2]))
@@ -154,7 +154,7 @@ def test_a_group_that_was_read_and_left_cold_is_added_to_and_replaced(tmp_path: 
     for _ in range(2):
         with space.version() as store:
             store.begin(0)
-            store.evict(store.candidates())
+            store.eviction.evict(store.eviction.candidates())
             assert content(store, range(4)) == wanted
 
 
@@ -167,27 +167,24 @@ def test_deltas_write_only_what_is_new(tmp_path: Path) -> None:
         with space.version() as store:
             store.begin(0)
             add(store, np.repeat(np.arange(20), 100), np.arange(2000))
-            store.evict(store.candidates())
+            store.eviction.evict(store.eviction.candidates())
             content(store, range(20))
             before = store.written
             add(store, range(20), np.zeros(20, dtype=np.int64))
-            store.evict(store.candidates())
+            store.eviction.evict(store.eviction.candidates())
             written[deltas] = store.written - before
             assert all(len(found) == 101 for found in content(store, range(20)).values())
     assert 10 * written[True] < written[False]
 
 
 def test_adding_to_cold_groups_reads_nothing(tmp_path: Path) -> None:
-    for add_only in (True, False):
-        folder = tmp_path / str(add_only)
-        folder.mkdir()
-        space = GroupSpace(str(folder), NUMBERS, StoreOptions("evict", add_only=add_only))
-        with space.version() as store:
-            store.begin(0)
-            add(store, range(20), np.arange(20))
-            store.evict(store.candidates())
-            add(store, range(20), np.arange(20))
-            assert store.statistics["returned"] == (0 if add_only else 20)
+    space = GroupSpace(str(tmp_path), NUMBERS, StoreOptions("evict"))
+    with space.version() as store:
+        store.begin(0)
+        add(store, range(20), np.arange(20))
+        store.eviction.evict(store.eviction.candidates())
+        add(store, range(20), np.arange(20))
+        assert store.statistics["returned"] == 0
 
 
 def test_a_long_chain_is_made_one_when_it_leaves(tmp_path: Path) -> None:
@@ -197,7 +194,7 @@ def test_a_long_chain_is_made_one_when_it_leaves(tmp_path: Path) -> None:
             store.begin(0)
             add(store, range(5), np.full(5, version))
             if version == 7:
-                store.evict(store.candidates())
+                store.eviction.evict(store.eviction.candidates())
             assert (store.statistics["consolidated"] > 0) == (version == 7)
     with space.version() as store:
         store.begin(0)
@@ -219,7 +216,7 @@ def test_a_chain_of_small_pieces_is_made_one_when_it_leaves(tmp_path: Path) -> N
             before = store.statistics
             assert content(store, [0]) == {0: list(range(few))}
             assert len(content(store, [1])[1]) == few * migration.SCATTERED
-            store.evict(store.candidates())
+            store.eviction.evict(store.eviction.candidates())
             read = store.statistics["extents_read"] - before["extents_read"]
             assert read == (few + 1 if leaves else 0)
             written = store.statistics["consolidated"] - before["consolidated"]
@@ -233,7 +230,7 @@ def test_a_chain_of_small_pieces_is_made_one_when_it_is_read(tmp_path: Path) -> 
         # group 1 has large pieces
         large = few * migration.SCATTERED
         add(store, [0] + [1] * large, [0] * (large + 1))
-        store.evict(store.candidates())
+        store.eviction.evict(store.eviction.candidates())
     for version in range(1, few):
         with space.version() as store:
             store.begin(0)
@@ -252,10 +249,10 @@ def test_a_chain_of_small_pieces_is_made_one_when_it_is_read(tmp_path: Path) -> 
             consolidated = after["consolidated"] - before["consolidated"]
             assert (0 < consolidated < 1000) if written else not consolidated
             if written:
-                assert not store.resident(store.locate(*identities([0, 1]))).any()
+                assert not store.eviction.resident(store.locate(*identities([0, 1]))).any()
     with space.version() as store:
         store.begin(0)
-        store.evict(store.candidates())
+        store.eviction.evict(store.eviction.candidates())
         assert content(store, [0])[0] == list(range(few + 1))
 
 
@@ -265,7 +262,7 @@ def test_groups_added_to_but_never_read_have_short_chains(tmp_path: Path) -> Non
         with space.version() as store:
             store.begin(0)
             add(store, range(5), np.full(5, version))
-            store.evict(store.candidates())
+            store.eviction.evict(store.eviction.candidates())
     with space.version() as store:
         store.begin(0)
         before = store.statistics["extents_read"]
@@ -278,7 +275,7 @@ def test_a_group_too_large_is_a_budget_error(tmp_path: Path) -> None:
     with space.version() as store:
         store.begin(0)
         add(store, np.zeros(3000, dtype=np.int64), np.arange(3000))
-        store.evict(store.candidates())
+        store.eviction.evict(store.eviction.candidates())
         add(store, np.zeros(3000, dtype=np.int64), np.arange(3000))
         with pytest.raises(BudgetError, match=r"needs 140\.6 KB") as raised:
             content(store, [0])
@@ -300,7 +297,7 @@ def test_a_group_beyond_memory_is_read_in_pieces(tmp_path: Path, options: StoreO
             pieces = [some.rows.column(1).to_pylist() for some in store.pieces(0, slots)]
             assert [value for some in pieces for value in some] == expected
             # three words a row; words, decoded rows and one more copy
-            assert max(map(len, pieces)) * 24 * 3 <= store._eviction.work
+            assert max(map(len, pieces)) * 24 * 3 <= store.memory.work
     assert len(pieces) > 20
     assert space.peak <= quota
     if options.durability == "log":
@@ -395,7 +392,7 @@ def test_bounded_rows_without_expiry_are_cleaned(tmp_path: Path) -> None:
                     np.repeat(np.arange(100), 5), rows([version] * 500, list(range(500)))
                 )
                 store.rewrite(0, slots, news)
-                store.evict(slots[::2])
+                store.eviction.evict(slots[::2])
             most = max(most, space.log_bytes)
             if version % 9 == 8 or version > 40:
                 space.lose_arena()
@@ -417,7 +414,7 @@ def test_bounded_rewritten_groups_are_cleaned(tmp_path: Path) -> None:
                 store.rewrite(
                     0, slots, GroupRows(owners, rows([version] * len(owners), owners.tolist()))
                 )
-                held = store.bytes_held()
+                held = store.eviction.bytes_held()
             found.append(space.log_bytes + held)
     # three words a row, a header for each group, and a header for each segment
     assert max(found) < 3 * groups * (24 * count + 40) + slack + 4_000
@@ -436,7 +433,7 @@ def test_bounded_rows_of_all_lifetimes_are_cleaned(tmp_path: Path) -> None:
                 for _ in range(5):
                     store.append(0, slots, named(store, ends, np.arange(count)))
                 assert len(content(store, range(count))[3]) <= 10 + 10
-                store.evict(slots[::2])
+                store.eviction.evict(slots[::2])
             most = max(most, space.log_bytes)
             if version % 9 == 8:
                 space.lose_arena()
@@ -456,7 +453,7 @@ def test_bounded_worn_groups_are_consolidated(tmp_path: Path) -> None:
             store.begin(0)
             for value in (version + 1, -version, 5, -5, 7, -7):
                 add(store, range(9), [value] * 9)
-            store.evict(store.locate(*identities(range(0, 9, 2))))
+            store.eviction.evict(store.locate(*identities(range(0, 9, 2))))
         with space.version() as store:
             store.begin(0)
             words = store.directory.table[:, [part(0) + WORDS, part(0) + COLD]]
@@ -572,9 +569,9 @@ def test_what_was_added_to_cold_groups_is_written_where_it_takes_room(tmp_path: 
     with space.version() as store:
         store.begin(0)
         add(store, [1] * 200, list(range(200)))
-        store.evict(store.locate(*identities([1])))
+        store.eviction.evict(store.locate(*identities([1])))
         with (
-            mock.patch("icestream.state.groups.store.SPILL", 1),
+            mock.patch("icestream.state.groups.eviction.SPILL", 1),
             mock.patch.object(store.mover, "log_news", wraps=store.mover.log_news) as spilled,
         ):
             add(store, [1], [200])
@@ -618,21 +615,21 @@ class ManagerAlone(Manager):
 def test_a_manager_decides_who_leaves(tmp_path: Path) -> None:
     space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 19)
     with space.version() as store:
-        manager = ManagerAlone([store], Policy(classifier="lfu"))
-        store.press(manager)
+        manager = ManagerAlone([store.eviction], Policy(classifier="lfu"))
+        store.eviction.pressure = manager
         hot = list(range(20))
         for chunk in range(40):
             store.begin(0)
             some = np.arange(100 * chunk, 100 * chunk + 100)
             add(store, np.repeat(some, 10), np.repeat(some, 10))
             content(store, hot)
-            manager.opened(store.name, store.take_opened())
-            manager.note(store.name, store.take_hits())
-            manager.turn(store.heap.limit, store.bytes_held())
+            manager.opened(store.name, store.eviction.take_opened())
+            manager.note(store.name, store.eviction.take_hits())
+            manager.turn(store.heap.limit, store.eviction.bytes_held())
         assert manager.state["ledgers"][store.name]["groups"] > 0
-        assert store.bytes_held() <= store.heap.limit
+        assert store.eviction.bytes_held() <= store.heap.limit
         store.begin(0)
-        in_memory = store.resident(store.locate(*identities(np.arange(20)))) > 0
+        in_memory = store.eviction.resident(store.locate(*identities(np.arange(20)))) > 0
         assert in_memory.all()
         assert content(store, [5, 345]) == {5: [5] * 10, 345: [345] * 10}
 
@@ -755,7 +752,7 @@ def test_damage_in_an_extent_names_the_file(tmp_path: Path) -> None:
     Path(path).write_bytes(data)
     with space.version() as store:
         store.begin(0)
-        store.evict(store.candidates())
+        store.eviction.evict(store.eviction.candidates())
         with pytest.raises(DamageError, match=path):
             content(store, range(100))
 

@@ -34,7 +34,7 @@ from icestream.demo.call_centre.display import (
     summary_table,
 )
 from icestream.demo.call_centre.generator import AgentInteractions
-from icestream.demo.call_centre.kpis import DEMO, GROUPINGS
+from icestream.demo.call_centre.kpis import ALL, GROUPINGS, shown_figures
 from icestream.demo.call_centre.schema import SPARK_SCHEMA
 from icestream.demo.replay import Replay
 from icestream.demo.results import NewestWindow
@@ -89,7 +89,7 @@ def demo(
         spark = demo_session(ending)
         query = _start(spark, home, files, memory=memory, window=window, slide=slide, by=by)
         ending.callback(query.stop)
-        newest = NewestWindow(home / "results", by)
+        newest = NewestWindow(home / "results", *(GROUPINGS if by == ALL else [by]))
         follow([query], replay, _View(query, replay, newest, status, began), console)
     status.elapsed = time.monotonic() - began
     _show_end(console, status, keep)
@@ -104,8 +104,8 @@ def _refuse_nonsense(events: int, fast_forward: float | None, by: str) -> None:
     if fast_forward is not None and fast_forward <= 0:
         msg = f"fast-forward must be above 0; got {fast_forward}; leave it out for full speed"
         raise DefinitionError(msg)
-    if by not in GROUPINGS:
-        msg = f"cannot group by {by!r}; choose one of {', '.join(GROUPINGS)}"
+    if by not in (*GROUPINGS, ALL):
+        msg = f"cannot group by {by!r}; choose one of {', '.join(GROUPINGS)}, or {ALL}"
         raise DefinitionError(msg)
 
 
@@ -131,13 +131,17 @@ def _start(
         (
             ice.count() if figure.function == "count" else functions[figure.function](figure.field)
         ).alias(figure.column)
-        for figure in DEMO
+        for figure in shown_figures(by)
     ]
+    windows = calls.window(window, slide=slide)
+    if by == ALL:
+        # only groups that changed: most agents rest
+        sets = windows.groupingSets([[key] for key in GROUPINGS], *GROUPINGS)
+        results = sets.agg(*figures).writeStream.outputMode("update")
+    else:
+        results = windows.groupBy(by).agg(*figures).writeStream
     return (
-        calls.window(window, slide=slide)
-        .groupBy(by)
-        .agg(*figures)
-        .writeStream.format("parquet")
+        results.format("parquet")
         .option("path", str(home / "results"))
         .option("checkpointLocation", str(home / "checkpoint"))
         .memory(memory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -17,7 +18,7 @@ from rich.text import Text
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes, format_interval, parse_interval
 from icestream.demo.bars import bar, bars, events_bar, show_phases
-from icestream.demo.call_centre.kpis import DEMO, by_calls, group_name
+from icestream.demo.call_centre.kpis import ALL, DEMO, WHOLE, busiest, by_calls, group_name
 from icestream.demo.progress import Progress, show_speed, show_time, show_watermark
 
 
@@ -96,6 +97,8 @@ def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
         seen = format_interval(max(0, status.window_end - status.begin))
         title += f" (the stream began {seen} before)"
     table = Table(title=title, title_justify="left", title_style="bold")
+    if status.grouping == ALL:
+        return _whole_table(table, busiest(status.rows))
     name = "service" if status.grouping == "serviceId" else status.grouping
     table.add_column(name, no_wrap=True)
     for figure in DEMO:
@@ -106,6 +109,22 @@ def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
     hidden = len(status.rows) - most
     if hidden > 0:
         table.caption = f"and {hidden:,} more with fewer calls"
+    return table
+
+
+def _whole_table(table: Table, groups: dict[str, dict[str, Any]]) -> Table:
+    """Fill the display with all figures, of the busiest group of each key."""
+    table.box, table.padding = SIMPLE_HEAD, 0
+    table.add_column("busiest\nof each key", no_wrap=True)
+    for key, row in groups.items():
+        table.add_column(
+            group_name(key, row[key]).replace(" ", "\n"), justify="right", overflow="fold"
+        )
+    for figure in WHOLE:
+        table.add_row(figure.title, *(figure.show(row[figure.column]) for row in groups.values()))
+    table.caption = (
+        "144 figures: sum, count and average of 6 times by 8 keys; counts once for a key"
+    )
     return table
 
 

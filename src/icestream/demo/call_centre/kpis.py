@@ -61,6 +61,35 @@ DEMO: tuple[Figure, ...] = (
 )
 
 
+#: the grouping of all 144 figures: every key for itself
+ALL = "all"
+#: the figures of each key, counts once
+WHOLE: tuple[Figure, ...] = (
+    DEMO[0],
+    *(
+        Figure(function, field, f"{function}_{field}", f"{field}, {unit}", show)
+        for field in FIELDS
+        for function, unit, show in (
+            ("avg", "avg s", lambda value: f"{value:.1f}"),
+            ("sum", "sum h", lambda value: f"{value / 3600:,.0f}"),
+        )
+    ),
+)
+
+
+def shown_figures(grouping: str) -> tuple[Figure, ...]:
+    """Return the key figures of one key, or of all."""
+    return WHOLE if grouping == ALL else DEMO
+
+
+def busiest(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the row of KPIs with the most calls of each key, among rows that have one key each."""
+    # the last row of a group that became empty counts no calls
+    full = [row for row in rows if row["calls"]]
+    by_key = {key: [row for row in full if row[key] is not None] for key in GROUPINGS}
+    return {key: by_calls(own, 1)[0] for key, own in by_key.items() if own}
+
+
 def group_name(grouping: str, value: int) -> str:
     """Return the name of a group of KPIs: the service, or the key and its number."""
     if grouping == "serviceId" and 1 <= value <= len(SERVICES):

@@ -75,7 +75,7 @@ class EvolvedAggregates:
                 groups += len(id_high)
                 rows += self._converted(old, new, id_high, id_low, watermark)
                 new.rest()
-            snapshot_schedule.demand_all(made.space.arena.header)
+            snapshot_schedule.schedule_all(made.space.arena.header, "now")
             new.end_version(watermark)
         return ShardRewrite(groups, rows, snapshot=True, released=released)
 

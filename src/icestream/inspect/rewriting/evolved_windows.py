@@ -86,7 +86,7 @@ class EvolvedWindows:
             panes = self._pane_reader(self._state, source)
             operator = lower.operator(self.after, made.space, PANES)
             batch = _ConvertedPanes(panes, self.after.group_keys, self._objects)
-            snapshot_schedule.demand_all(made.space.arena.header)
+            snapshot_schedule.schedule_all(made.space.arena.header, "now")
             operator.on_batch(batch)
             for _ in operator.on_watermark(self.commit.watermark):
                 pass

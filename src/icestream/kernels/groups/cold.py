@@ -1,18 +1,15 @@
-"""Which groups are cold: statistics by slot, and the k coldest found without sorting.
+"""Which groups are cold: statistics by slot.
 
 Idea: two words for each slot. For the clock the first is a reference bit, cleared by a hand that
 takes the slots it finds cleared. For *fading scores* the first is a score as the bits of a float,
 the second the tick of the last hit; a score is updated only when it is touched, so ageing costs
-nothing. The coldest come from one pass over the candidates: entries below the k-th so far collect
-after it, and once there are k of them, a partition drops the warmer half.
+nothing.
 
 Invariants:
 1. The hand takes the slots that a clock moving slot by slot takes
    (`test_parity_the_hand_of_the_clock`).
 2. A score is the sum of its hits, each decayed by the time since (`test_parity_fading_scores`).
-3. The coldest are those that sorting by (score, last hit, slot) puts first
-   (`test_parity_the_coldest_are_those_a_sort_puts_first`).
-4. Groups of the directory are chosen by number of accesses, then by the last access
+3. Groups of the directory are chosen by number of accesses, then by the last access
    (`test_parity_groups_named_least_and_longest_ago`).
 
 Cost: O(hits), O(candidates); two turns of the hand at most.
@@ -91,88 +88,12 @@ def fade_hit(
 
 
 @kernel
-def colder(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> bool:
-    """Return whether group `a` is colder than group `b`; no two are equal."""
-    if keys[a] != keys[b]:
-        return bool(keys[a] < keys[b])
-    if ages[a] != ages[b]:
-        return bool(ages[a] < ages[b])
-    return bool(slots[a] < slots[b])
-
-
-@kernel
-def swap(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> None:
-    """Exchange two groups while the coldest are searched."""
-    keys[a], keys[b] = keys[b], keys[a]
-    ages[a], ages[b] = ages[b], ages[a]
-    slots[a], slots[b] = slots[b], slots[a]
-
-
-@kernel
-def partition(keys: Floats, ages: Ints, slots: Slots, count: int, k: int) -> None:
-    """Bring the `k` coldest of `count` groups to the front, the warmest of them last."""
-    first = 0
-    end = count - 1
-    while first < end:
-        middle = (first + end) // 2
-        if colder(keys, ages, slots, middle, first):
-            swap(keys, ages, slots, middle, first)
-        if colder(keys, ages, slots, end, first):
-            swap(keys, ages, slots, end, first)
-        if colder(keys, ages, slots, middle, end):
-            swap(keys, ages, slots, middle, end)
-        at = first
-        for i in range(first, end):
-            if colder(keys, ages, slots, i, end):
-                swap(keys, ages, slots, i, at)
-                at += 1
-        swap(keys, ages, slots, at, end)
-        if at == k - 1:
-            return
-        if at < k - 1:
-            first = at + 1
-        else:
-            end = at - 1
-
-
-@kernel
-def fade_coldest(
-    scores: Floats,
-    last: Ints,
-    candidates: Slots,
-    tick: int,
-    period: int,
-    retain: float,
-    k: int,
-    keys: Floats,
-    ages: Ints,
-    slots: Slots,
-) -> int:
-    """Put the `k` coldest candidate groups, or all, first in `slots`; return how many.
-
-    `keys`, `ages` and `slots` have room for 2 * `k` entries; `k` is at least 1.
-    """
-    count = 0
-    full = False
-    for i in range(candidates.size):
-        slot = candidates[i]
-        key = faded(scores[slot], last[slot], tick, period, retain)
-        if full and key > keys[k - 1]:
-            continue
-        keys[count] = key
-        ages[count] = last[slot]
-        slots[count] = slot
-        if full and not colder(keys, ages, slots, count, k - 1):
-            continue
-        count += 1
-        if count == 2 * k:
-            partition(keys, ages, slots, count, k)
-            count = k
-            full = True
-    if count > k:
-        partition(keys, ages, slots, count, k)
-        count = k
-    return count
+def fade_all(
+    scores: Floats, last: Ints, slots: Slots, tick: int, period: int, retain: float, out: Floats
+) -> None:
+    """Fill in the scores of groups at `tick`, to find the cold ones."""
+    for i in range(slots.size):
+        out[i] = faded(scores[slots[i]], last[slots[i]], tick, period, retain)
 
 
 @kernel

@@ -22,8 +22,6 @@ from icestream.kernels.fold import Index
 from icestream.kernels.groups.extents import (
     BACK,
     BACK_LATEST,
-    HEADER,
-    LASTING_HEADER,
     LATEST,
     LENGTH,
     SHAPE,
@@ -34,7 +32,6 @@ from icestream.kernels.groups.heap import (
     COLD,
     DUE,
     EXPIRY,
-    FLAG_BITS,
     FLAGS,
     GROUP,
     HEAT,
@@ -75,17 +72,6 @@ def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
     for slot in range(table.shape[0]):
         news = table[slot, at + WORDS] > table[slot, at + CLEAN]
         if (news or table[slot, at + FLAGS] & STALE) and 0 < table[slot, STAMP] < before:
-            slots[count] = slot
-            count += 1
-    return count
-
-
-@kernel
-def list_reminded(table: Table, at: int, slots: Ints) -> int:
-    """Pass over the directory: list groups with a timer that is not on the log."""
-    count = 0
-    for slot in range(table.shape[0]):
-        if table[slot, at + FLAGS] & REMINDED and table[slot, STAMP] != 0:
             slots[count] = slot
             count += 1
     return count
@@ -165,58 +151,6 @@ def list_needed(table: Table, slots: Ints, out: Ints) -> int:
     return count
 
 
-@kernel
-def list_old(table: Table, at: int, watermark: int, last: int, slots: Ints) -> int:
-    """List groups whose oldest extent is in a segment up to `last`, if any can have live rows."""
-    count = 0
-    for slot in range(table.shape[0]):
-        if table[slot, at + CHAIN] >> 32 > last or table[slot, at + ROOT] == NO_ROOT:
-            continue
-        lives = table[slot, at + ROOT_EXPIRY] > watermark
-        if lives and table[slot, STAMP] != 0 and not table[slot, at + FLAGS] & STALE:
-            slots[count] = slot
-            count += 1
-    return count
-
-
-@kernel
-def list_worn(table: Table, at: int, least: int, slots: Ints) -> int:
-    """List groups of whose words at least half, and at least `least`, are worn."""
-    count = 0
-    for slot in range(table.shape[0]):
-        worn = table[slot, at + FLAGS] >> FLAG_BITS
-        if worn < least or table[slot, STAMP] == 0:
-            continue
-        words = table[slot, at + WORDS]
-        if table[slot, at + FLAGS] & WHOLE == 0:
-            words += table[slot, at + COLD]
-        if 2 * worn >= words:
-            slots[count] = slot
-            count += 1
-    return count
-
-
-@kernel
-def extent_words(table: Table, at: int, watermark: int, sizes: Ints) -> int:
-    """Fill in the words of the extents that each group points to; return the unlogged words.
-
-    They are 0 if nothing behind the root can be live.
-    """
-    unlogged = np.int64(0)
-    for slot in range(table.shape[0]):
-        sizes[slot] = 0
-        if table[slot, STAMP] == 0:
-            continue
-        unlogged += table[slot, at + WORDS] - table[slot, at + CLEAN]
-        lives = table[slot, at + ROOT] != NO_ROOT and table[slot, at + ROOT_EXPIRY] > watermark
-        if lives and table[slot, at + FLAGS] & STALE == 0:
-            never = table[slot, at + ROOT_EXPIRY] == _MOST
-            header = LASTING_HEADER if never else HEADER
-            extents = table[slot, at + CHAIN] & 0xFFFFFFFF
-            sizes[slot] = table[slot, at + COLD] + header * extents
-    return int(unlogged)
-
-
 # -- how much ------------------------------------------------------------------------------
 
 
@@ -250,13 +184,6 @@ def known_words(table: Table, block: int) -> int:
             words = table[slot, at + COLD] + table[slot, at + WORDS] - table[slot, at + CLEAN]
             total += (words + block - 1) // block * block
     return int(total)
-
-
-@kernel
-def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
-    """Pass over the directory: fill in the words of groups that are not on the log."""
-    for i in range(slots.size):
-        out[i] = table[slots[i], at + WORDS] - table[slots[i], at + CLEAN]
 
 
 @kernel

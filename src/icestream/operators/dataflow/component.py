@@ -176,6 +176,11 @@ class ComponentOperator:
         self._header["watermark"] = watermark
         self._stores.end_version(watermark)
 
+    @property
+    def follows(self) -> bool:
+        """Return whether groups are the only state: joins that defer have partitions."""
+        return not isinstance(self._stores, JoinStores)
+
     def restore(self, history: Sequence[PastVersion]) -> None:
         self._stores.restore(history)
         if history:

@@ -40,5 +40,9 @@ class SoleStepComponent(ComponentOperator):
         for view, buffer in self._buffer.items():
             yield from self._rows(view, buffer.rest())
 
+    @property
+    def follows(self) -> bool:
+        return False
+
     def restore(self, history: Sequence[PastVersion]) -> None:
         self._state.restore(history)

@@ -32,6 +32,7 @@ from icestream.state.groups.cold.manager import Manager, Policy
 from icestream.state.groups.options import StoreOptions, lifetimes
 from icestream.state.groups.spec import Groups, Synopsis
 from icestream.state.groups.store import GROUPS, HEAP, WORK, GroupStore
+from icestream.state.groups.view import GroupView
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
@@ -122,14 +123,16 @@ class ShardStores(Stores):
         #: whether the size of directories was set
         self._allotted = False
         for store in self._stores.values():
-            store.press(self)
+            store.eviction.pressure = self
         header = shard.arena.header
         self._header: dict[str, Any] = header
         self._schedule = SnapshotSchedule(header)
-        self._manager = Manager(list(self._stores.values()), options.policy, header.get("cold"))
+        self._manager = Manager(
+            [each.eviction for each in self._stores.values()], options.policy, header.get("cold")
+        )
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
-        return self._stores[grouping].view(first, count)
+        return GroupView(self._stores[grouping], first)
 
     def begin(self, grouping: int, watermark: Micros) -> None:
         if grouping in self._stores:
@@ -251,7 +254,7 @@ class ShardStores(Stores):
 
     @property
     def _held(self) -> int:
-        return sum(store.bytes_held() for store in self._stores.values())
+        return sum(store.eviction.bytes_held() for store in self._stores.values())
 
     @property
     def _written(self) -> int:
@@ -259,8 +262,8 @@ class ShardStores(Stores):
 
     def _inform_manager(self) -> None:
         for store in self._stores.values():
-            self._manager.opened(store.name, store.take_opened())
-            self._manager.note(store.name, store.take_hits())
+            self._manager.opened(store.name, store.eviction.take_opened())
+            self._manager.note(store.name, store.eviction.take_hits())
 
 
 def least_quota(held: int, stores: int) -> int:

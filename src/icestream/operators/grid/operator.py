@@ -54,6 +54,7 @@ from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.logged_operator import LoggedOperator, once, records_of
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.plan.windows.grid import WindowSequence
+from icestream.state.identities import IdRange
 from icestream.state.keys import KeyCodec
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE
@@ -94,6 +95,8 @@ class WindowOperator(LoggedOperator):
         self._flushed = flushed
         self._spec = spec
         self._refolds = store != PANES
+        # what is folded again is read by the shard that stored it
+        self.follows = not self._refolds and not len(switched)
         quota = shard.account.budget.total
         #: bytes of entries sorted at once, and of result fields buffered before they are emitted
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
@@ -320,6 +323,9 @@ class WindowOperator(LoggedOperator):
         self._replaying = True
         super().restore(history)
         for family in self._families:
+            # groups of a snapshot are read here, not when the next version needs them
+            for partition in family.partitions.visit() if len(history) == 1 else ():
+                family.join(partition, self._new)
             family.consolidated = family.panes_read = 0
         self._replaying = False
 
@@ -340,7 +346,7 @@ class WindowOperator(LoggedOperator):
             ]
         slices = once(listed, SLICE)
         if past.keeps is not None:
-            slices = slices[past.keeps.clip(slices["first_id_high"], slices["last_id_high"])[2]]
+            slices = _inside(slices, past.keeps)
         self._directory.append(self._slices.known(slices))
         for number, family in enumerate(self._families):
             records = (group_records(each, number) for each in snapshots)
@@ -373,7 +379,10 @@ class WindowOperator(LoggedOperator):
     def _described(self, past: PastVersion, lifetime: str, number: int) -> Slices:
         records = records_of(self._shard, past, lifetime)
         found = [self._slices.described(each) for each in records if each.operator == number]
-        return np.array(found, dtype=SLICE)
+        slices: Slices = np.array(found, dtype=SLICE)
+        if past.parents and past.keeps is not None:
+            slices = _inside(slices, past.keeps)
+        return slices
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -386,6 +395,11 @@ class WindowOperator(LoggedOperator):
             "slices": len(self._directory),
             **self._slices.statistics,
         }
+
+
+def _inside(slices: Slices, keeps: IdRange) -> Slices:
+    """Return the slices that may have groups of a range."""
+    return slices[keeps.clip(slices["first_id_high"], slices["last_id_high"])[2]]
 
 
 @dataclass(frozen=True)

@@ -122,11 +122,8 @@ class CleanUp:
     def _ranges(self) -> list[tuple[int, int]]:
         """Return ranges of id_high, both ends inclusive, that together cover all partitions."""
         records, partitions = self.generations.records, len(self.due)
-        first, last = self.generations.partitions_of(records)
-        words = (records[:, WORDS] + ORDERING * records[:, ROWS]) / (last - first + 1)
-        steps = np.bincount(first, words, partitions + 1)
-        steps -= np.bincount(last + 1, words, partitions + 1)
-        loads = np.cumsum(steps)
+        words = records[:, WORDS] + ORDERING * records[:, ROWS]
+        loads = self.generations.by_partition(records, words)
         share = _FILL * self.room
         found: list[tuple[int, int, float]] = []
         for partition in np.flatnonzero(self.due).tolist():

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Floats, Ints, Table
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
@@ -95,6 +95,14 @@ class Generations:
         """Return the first and the last partition of records."""
         first, last = (records[:, at].view(np.uint64) for at in (FIRST_ID_HIGH, LAST_ID_HIGH))
         return partitions_of(first, self._partitions), partitions_of(last, self._partitions)
+
+    def by_partition(self, records: Table, weights: Ints) -> Floats:
+        """Return the weights of records by partition, as if their rows were spread evenly."""
+        first, last = self.partitions_of(records)
+        each = weights / (last - first + 1)
+        steps = np.bincount(first, each, self._partitions + 1)
+        steps -= np.bincount(last + 1, each, self._partitions + 1)
+        return np.asarray(np.cumsum(steps)[:-1], dtype=np.float64)
 
     def forget(self, floor: Ints, since: Ints, after: Ints) -> None:
         """Drop records in which no row is needed.

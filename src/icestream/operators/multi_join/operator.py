@@ -56,7 +56,7 @@ from icestream.operators.multi_join.generations import (
     Generations,
 )
 from icestream.operators.multi_join.logged_rows import LoggedRows
-from icestream.operators.multi_join.merging import Needs, merge, worth_merging
+from icestream.operators.multi_join.merging import Needs, SegmentMerge, worth_merging
 from icestream.operators.multi_join.probing import Chunk, combined
 from icestream.operators.multi_join.recovery import JoinRecovery
 from icestream.operators.multi_join.resident import Resident
@@ -74,8 +74,9 @@ USES = 3
 CLEANING = 32
 #: maximum number of rows combined and stored at once
 CHUNK_ROWS = 16_384
-#: maximum bytes of a record of rows
+#: maximum bytes of a record of rows, and of one that is flushed: it covers few partitions
 RECORD_BYTES = 65_536
+FLUSHED_BYTES = 8_192
 #: share of the quota up to which partitions return to memory, unless the caller gives another
 FILL = 0.6
 #: share of the resident words that must have ended before the rest is compacted
@@ -116,6 +117,7 @@ class MultiJoin:
         self._schedule = SnapshotSchedule(shard.arena.header, f"{name}.snapshots")
         quota = shard.account.budget.total
         self._record_bytes = max(1024, min(RECORD_BYTES, quota // 128))
+        self._flushed_bytes = min(FLUSHED_BYTES, self._record_bytes)
         self._resident = Resident(shard.arena, name, spec.ports, spec.partitions, numbers)
         self._generations = Generations(shard.arena, name, spec.partitions, numbers)
         #: bytes for each use of the work buffers
@@ -198,7 +200,7 @@ class MultiJoin:
         fresh, waiting = self._resident.fresh, self._resident.words - self._resident.logged
         self._generations.reserve(
             flushing.most_records(
-                fresh + rows, waiting + words, self._spec.ports, self._record_bytes
+                fresh + rows, waiting + words, self._spec.ports, self._flushed_bytes
             )
         )
 
@@ -309,7 +311,7 @@ class MultiJoin:
                 raise AssertionError(msg)
             writer = self._shard.segment(JOINED)
             written = flushing.flush(
-                self._resident, self._generations, writer, self._spec.number, self._record_bytes
+                self._resident, self._generations, writer, self._spec.number, self._flushed_bytes
             )
             self._counts["logged_bytes"] += written
             self._schedule.log(written)
@@ -448,18 +450,17 @@ class MultiJoin:
         return Needs(floor, since, after, cleaned, settled)
 
     def _merge(self) -> None:
-        """Merge segments with little that is needed, or with small records, if there is room."""
+        """Merge segments with little that is needed, or of the same size, if there is room."""
         generations, account = self._generations, self._shard.account
         room, taken = account.budget.total // WORK, 0
-        ordinals = worth_merging(generations, self._record_bytes // 8, room // 8)
+        ordinals = worth_merging(generations, room // 8)
         if not len(ordinals):
             return
         try:
             account.reserve(room)
             taken = room
             generations.reserve_segment()
-            kept, made = merge(
-                ordinals,
+            kept, made = SegmentMerge(
                 generations,
                 self._needs(),
                 self._shard.log,
@@ -467,8 +468,10 @@ class MultiJoin:
                 self._history.holds,
                 self._shard.segment(MERGED),
                 self._spec.number,
-                self._record_bytes,
-            )
+                self._flushed_bytes // 8,
+                self._record_bytes // 8,
+                room // 8,
+            ).run(ordinals)
             account.release(taken)
             taken = 0
             generations.load_merged(kept, made)

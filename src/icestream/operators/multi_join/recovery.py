@@ -137,13 +137,10 @@ class JoinRecovery:
 
     def sizes_on_log(self, watermark: int) -> Floats:
         """Return the bytes that each partition is expected to take in memory, by the index."""
-        records, partitions = self.generations.records, self.resident.partitions
+        records = self.generations.records
         records = records[records[:, ENDS] > watermark]
-        first, last = self.generations.partitions_of(records)
-        words = (records[:, WORDS] + ROW_WORDS * records[:, ROWS]) / (last - first + 1)
-        steps = np.bincount(first, words, partitions + 1)
-        steps -= np.bincount(last + 1, words, partitions + 1)
-        return np.asarray(8.0 * np.cumsum(steps)[:-1], dtype=np.float64)
+        words = records[:, WORDS] + ROW_WORDS * records[:, ROWS]
+        return 8.0 * self.generations.by_partition(records, words)
 
     def away_rows(self, partitions: Mask, watermark: int) -> Iterator[LoggedRows]:
         """Yield rows of partitions that have not ended and are not resident."""

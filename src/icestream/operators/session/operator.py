@@ -58,6 +58,7 @@ class SessionOperator(LoggedOperator):
 
     #: fragments, like everything in this class, are needed until the next snapshot
     lifetimes: ClassVar[tuple[str, ...]] = (BASE,)
+    follows = True
     _position_kind = POSITION
 
     def __init__(self, spec: SessionSpec, shard: Shard, results: pa.Schema) -> None:
@@ -192,7 +193,11 @@ class SessionOperator(LoggedOperator):
         for _, info in past.segments:
             with closing(self._shard.reader(info)) as reader:
                 for fragments in self._recorded(reader, FRAGMENTS):
-                    self._take(fragments)
+                    mine = fragments
+                    if past.parents and past.keeps is not None:
+                        mine = fragments.where(past.keeps.holds(fragments.id_high))
+                    if len(mine):
+                        self._take(mine)
             self._schedule.log(info.bytes)
         self._fragments.newest = self._united()
         for _ in self.on_watermark(past.watermark):
@@ -202,7 +207,8 @@ class SessionOperator(LoggedOperator):
         for record in reader.scan():
             if record.synopsis == kind:
                 if kind == FRAGMENTS:
-                    self._position["arrivals"] = record.group
+                    arrivals = max(record.group, self._position["arrivals"])
+                    self._position["arrivals"] = arrivals
                 yield Sessions.from_bytes(record.payload, record.rows, self._spec)
 
     @property

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from icestream.core.units import format_bytes
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.plan.events.dataflow import Dataflow, described
 from icestream.plan.joins.cost import (
     ASSUMED_KEYS,
     ASSUMED_ROWS,
-    assumed,
-    join_plans,
-    measured,
+    StreamStatistics,
+    results_of,
+    row_bytes,
+    state_of,
 )
 from icestream.plan.nodes.spilling import WRITTEN, Spilling
 
@@ -35,10 +37,11 @@ def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None
         lines += [f"{place:>16}  {described(step)}" for place, step in enumerate(steps)]
         join = plan.specs[number].join
         if join is not None:
+            assumed = [(ASSUMED_ROWS, ASSUMED_KEYS)] * join.ports
+            lines.append(f"{'expected':>16}  {_expected(join, assumed)}")
             known = _sizes(streams.get(join.number, ()))
-            lines.append(f"{'because':>16}  {_why_flat(join, ())}")
-            if known and join.ports > 2:
-                lines.append(f"{'measured':>16}  {_why_flat(join, known)}")
+            if known:
+                lines.append(f"{'measured':>16}  {_expected(join, known)} in memory")
         for grouping, synopses in enumerate(plan.specs[number].groupings):
             if synopses:
                 names = ", ".join(each.name for each in synopses)
@@ -54,15 +57,15 @@ def _sizes(streams: Sequence[Mapping[str, int]]) -> list[tuple[int, int]]:
     return found if all(rows for rows, _ in found) else []
 
 
-def _why_flat(join: MultiJoinSpec, known: Sequence[tuple[int, int]]) -> str:
-    """Return why the streams of a join meet at once, or would now, with the state of both plans."""
-    if known:
-        why = join_plans(measured(join.inputs, known)).why
-        shown = ", ".join(f"{rows:,} rows of {keys:,} keys" for rows, keys in known)
-        return f"{why}, for what is in memory: {shown}"
-    why = join_plans(assumed(join.inputs)).why
-    sizes = f"assumed for {ASSUMED_ROWS:,} rows and {ASSUMED_KEYS:,} keys of each stream"
-    return why if join.ports == 2 else f"{why}, {sizes}"
+def _expected(join: MultiJoinSpec, known: Sequence[tuple[int, int]]) -> str:
+    """Return the state and results that are expected of rows and keys of a join's streams."""
+    streams = [
+        StreamStatistics(*sizes, row_bytes(payload))
+        for sizes, payload in zip(known, join.inputs, strict=True)
+    ]
+    shown = ", ".join(f"{rows:,} rows of {keys:,} keys" for rows, keys in known)
+    stored = format_bytes(round(state_of(streams)))
+    return f"{stored} stored and {results_of(streams):,.0f} results, for {shown}"
 
 
 def _spilling(spilling: Spilling) -> list[str]:

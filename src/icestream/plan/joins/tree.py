@@ -3,8 +3,7 @@
 Idea: a join of a join's results by the same key is one join of more streams, without state for
 intermediate results. The rest is a tree. To attribute a row to partitions of joins, the row must
 carry the key of every join before it: a projection that drops such a key keeps it under a hidden
-name, which later joins pass on and results do not show. Joins are merged if `joins.cost` expects
-the flat join to cost less; at that time only the columns of the streams are known.
+name, which later joins pass on and results do not show.
 
 Invariants:
 1. Flattening changes no result (`test_oracle_flat_and_nested_joins_agree`).
@@ -28,7 +27,6 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import Filtering, Padding, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.multi_join.tracing import Lineage
-from icestream.plan.joins.cost import FLAT, assumed, join_plans
 from icestream.plan.joins.multi_join import HIDDEN
 from icestream.plan.joins.order import reordered
 from icestream.plan.nodes.events import (
@@ -152,8 +150,6 @@ def _merged(outer: Joined, alone: Sequence[bool]) -> Joined:
     columns = tuple((*origins[port][name], shown) for port, name, shown in outer.columns)
     where = " AND ".join(f"({each})" for each in conditions) or None
     if len(inputs) == len(outer.inputs):
-        return outer
-    if join_plans(assumed([node.payload for node in inputs])).chosen != FLAT:
         return outer
     return replace(outer, inputs=tuple(inputs), keys=tuple(keys), columns=columns, where=where)
 

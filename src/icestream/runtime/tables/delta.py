@@ -73,7 +73,7 @@ class DeltaAppendTable(TransactionTable):
                 mode="ignore",
                 storage_options=stored,
             ),
-            _failures(),
+            self._failures(),
         )
         _add_columns(folder, table, schema, merges=target.merges)
         partitions = tuple(table.metadata().partition_columns)
@@ -119,7 +119,9 @@ class DeltaAppendTable(TransactionTable):
         return CommitFailedError
 
     def _failures(self) -> tuple[type[Exception], ...]:
-        return _failures()
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+        return OSError, DeltaError
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths that are part of the table."""
@@ -228,10 +230,3 @@ def _add_columns(folder: str, table: Any, schema: pa.Schema, *, merges: bool) ->
     missing = check_columns(folder, found, types, merges=merges)
     if missing:
         table.alter.add_columns([each for each in given if each.name in missing])
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """Return the errors of the library that may come from the network."""
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
-    return OSError, DeltaError

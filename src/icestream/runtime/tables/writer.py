@@ -89,13 +89,6 @@ class TableWriters:
             writer.abandon()
 
 
-def refused_rows(
-    layout: TableLayout | None, version: int, split: int, epoch: int
-) -> TableWriters | None:
-    """Return the writer of the rows that a split refuses; None if they have no table."""
-    return None if layout is None else TableWriters([layout], version, split, epoch)
-
-
 class TableWriter:
     """Writes rows to new files of one table."""
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.tables.layout import TableLayout
-from icestream.runtime.tables.writer import refused_rows
+from icestream.runtime.tables.writer import TableWriters
 from icestream.runtime.version.work import Parcel
 from icestream.state.files import Files
 from icestream.state.versions.attempts import new_attempt
@@ -49,6 +49,9 @@ class Parcelling:
     ) -> tuple[int, Parcel]:
         name = f"{self.version:012d}-{number:06d}-{new_attempt(self.epoch)}"
         path = os.path.join(self.folder, f"{name}.parcel")
+        tables = None
+        if self.refused is not None:
+            tables = TableWriters([self.refused], self.version, number, self.epoch)
         out = ExchangeWriter(
             self.parcel_files,
             path,
@@ -56,7 +59,7 @@ class Parcelling:
             self.root,
             name,
             self.codec,
-            refused_rows(self.refused, self.version, number, self.epoch),
+            tables,
             self.refused_columns,
         )
         try:

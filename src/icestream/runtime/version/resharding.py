@@ -1,38 +1,216 @@
-"""What a version goes on from if it has another number of shards than the one before.
+"""Another number of shards: prepared beside the ones that run, which hand over at a version.
 
-Idea: shards are ranges of key groups, and their number changes at a version boundary. The version
-before ends with snapshots of all shards. The next one lists each live segment under every shard
-that has some of its key groups now; no file is copied, moved or rewritten. Its shards have no
-arenas: they are restored from the snapshots of their parents, filtered by range
-(`operators/lineage`). What was measured by shard is divided among the new ones, or forgotten.
+Idea: shards are ranges of key groups, and their number changes at a version boundary. A version
+ends with snapshots of all shards. From these the new shards are restored, filtered by range
+(`operators/lineage`), while versions go on with the old ones, which take no snapshots meanwhile.
+What versions wrote until a round of that was over, the next round reads; once few are left, the
+next version reads these and goes on with the new shards. It lists each live segment under every
+shard that has some of its key groups now; no file is copied, moved or rewritten. What was measured
+by shard is divided among the new ones, or forgotten. If an operator cannot follow its parents, if
+one of these takes a snapshot or a preparation fails, the version after new snapshots restores all.
 
 Invariants:
 1. Rows do not depend on when the number of shards changes, for every kind of state
    (`test_oracle_any_number_of_shards_at_any_version_changes_no_row`), nor on a crash at that
    version (`test_crash_around_a_change_of_shards`).
-2. A segment that several shards share is removed with the last of them
+2. New shards that are prepared in the background and catch up change no row
+   (`test_oracle_shards_that_catch_up_change_no_row`); versions go on meanwhile
+   (`test_versions_go_on_while_shards_are_prepared`).
+3. A preparation that fails costs a pause and nothing else
+   (`test_crash_a_preparation_that_fails_is_done_without`).
+4. A segment that several shards share is removed with the last of them
    (`test_a_shared_segment_goes_with_its_last_shard`).
 
-Cost: a snapshot of every shard and a restore from it: the directory or rows of its groups, not the
-log. Until segments expire or are cleaned, the commit names them once for each shard.
+Cost: a snapshot of every shard, a restore from it in the background (the directory or rows of its
+groups, not the log), and what a version or two wrote is read again. Until segments expire or are
+cleaned, the commit names them once for each shard.
+
+Limits: shards are prepared one after the other (one for four cores), with the memory that they
+will have on top of the query's. On several hosts, one that is not prepared where it will run is
+restored by the version that begins with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Thread
 from typing import Any
 
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
+from icestream.runtime.version.task import ShardTask
+from icestream.state.snapshot_schedule import When
 from icestream.state.versions.commits import Commit
 from icestream.state.versions.live_segments import LiveSegments
 
 #: the name of an arena that does not exist, so that its shard is restored
 NO_ARENA = "none"
+#: seconds that a version waits for a preparation, so that little state changes hands at once
+PATIENCE = 0.05
+#: versions that new shards may have to read when they take over
+CLOSE = 1
+#: rounds after which they take over even if more are left
+ROUNDS = 8
+#: cores for which one shard is prepared at a time
+CORES = 4
 
 
-def resharded(last: Commit, live: LiveSegments, shards: int) -> tuple[Commit, LiveSegments]:
-    """Return the last version as if it had so many shards, and its live segments."""
+@dataclass
+class ShardChange:
+    """A change of the number of shards, from the snapshots of a version on."""
+
+    #: the version with the snapshots
+    base: int
+    #: tasks of the new shards, each with the arena that it has so far
+    tasks: list[ShardTask]
+    #: does pieces of work, one task each
+    each: Callable[[Sequence[Callable[[], Any]]], list[Any]]
+    #: shards that are prepared at the same time
+    at_once: int = 1
+    #: the version that the arenas are of
+    reached: int | None = None
+    failed: bool = False
+    _rounds: int = 0
+    _thread: Thread | None = field(default=None, repr=False)
+    _stopped: bool = False
+
+    @property
+    def arenas(self) -> tuple[str, ...]:
+        """Return the arenas of the new shards, as far as they are prepared."""
+        return tuple(task.arena for task in self.tasks if task.arena is not None)
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def is_ready(self, last: Commit) -> bool:
+        """Return whether the new shards can go on from the last version; prepare them until then.
+
+        Waits a little.
+        """
+        if not self._has_caught_up(last) and not self.is_running and not self.failed:
+            self._rounds += 1
+            self._thread = Thread(target=self._prepare, args=(last.version,), daemon=True)
+            self._thread.start()
+        if self._thread is not None:
+            self._thread.join(PATIENCE)
+        return self._has_caught_up(last) and not self.is_running and not self.failed
+
+    def is_possible(self, last: Commit) -> bool:
+        """Return whether the snapshots are still those that the shards of a version begin with."""
+        return not self.failed and set(last.bases) == {self.base}
+
+    def stop(self) -> None:
+        """Prepare no further shard, and wait for the ones that are being prepared."""
+        self._stopped = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _has_caught_up(self, last: Commit) -> bool:
+        if self.reached is None:
+            return False
+        return last.version - self.reached <= CLOSE or self._rounds >= ROUNDS
+
+    def _prepare(self, version: int) -> None:
+        """Bring the arenas of the new shards to a version."""
+        tasks = [replace(each, version=version + 1) for each in self.tasks]
+        try:
+            for first in range(0, len(tasks), self.at_once):
+                if self._stopped:
+                    return
+                some = tasks[first : first + self.at_once]
+                for task, arena in zip(some, self.each([t.prepare for t in some]), strict=True):
+                    self.tasks[task.shard] = replace(task, arena=arena, stands_at=version)
+            self.reached = version
+        except Exception:
+            self.failed = True
+
+
+class Resharding:
+    """Brings the number of shards of a query to the one that is wanted."""
+
+    def __init__(
+        self, each: Callable[[Sequence[Callable[[], Any]]], list[Any]], cores: Callable[[], int]
+    ) -> None:
+        """Prepare shards with `each`, which does pieces of work in tasks."""
+        self._each = each
+        self._cores = cores
+        self._change: ShardChange | None = None
+        #: whether the next snapshots are for a version that restores all shards by itself
+        self._by_itself = False
+        #: a task of each component, as the last version ran it, and whether others can follow them
+        self.templates: dict[int, ShardTask] = {}
+        self.follows = False
+
+    @property
+    def arenas(self) -> tuple[str, ...]:
+        """Return the arenas of shards to come."""
+        return () if self._change is None else self._change.arenas
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether shards are being prepared now."""
+        return self._change is not None and self._change.is_running
+
+    def next(self, last: Commit, shards: int, budget: int) -> When | ShardChange | None:
+        """Return what the next version does about it: the change, or when it takes snapshots.
+
+        None: it has the new shards and restores them, from the snapshots of the last one.
+        """
+        if shards_of(last.routes) == shards:
+            self.stop()
+            return "due"
+        change = self._change
+        if change is not None:
+            wanted = len(change.tasks) == shards * len(self.templates)
+            if not wanted or not change.is_possible(last):
+                self._by_itself = wanted
+                self.stop()
+                change = None
+        if change is None:
+            if any(base != last.version for base in last.bases):
+                return "now"
+            if self._by_itself or not self.follows:
+                self._by_itself = False
+                return None
+            change = self._change = self._begun(last, shards, budget)
+        return change if change.is_ready(last) else "later"
+
+    def _begun(self, last: Commit, shards: int, budget: int) -> ShardChange:
+        routes, count = even_routes(len(last.routes), shards), shards * len(self.templates)
+        tasks = [
+            replace(
+                self.templates[shard // shards],
+                shard=shard,
+                quota=budget // count,
+                arena=NO_ARENA,
+                lineage=ShardLineage.of(routes, shard),
+                parcels=(),
+                named=(),
+                tables=(),
+                sends=None,
+                fused=(),
+                hands={},
+                stands_at=None,
+            )
+            for shard in range(count)
+        ]
+        return ShardChange(last.version, tasks, self._each, max(1, self._cores() // CORES))
+
+    def stop(self) -> None:
+        """End a change that is under way, or over."""
+        if self._change is not None:
+            self._change.stop()
+            self._change = None
+
+
+def resharded(
+    last: Commit, live: LiveSegments, shards: int, arenas: Sequence[str] = ()
+) -> tuple[Commit, LiveSegments]:
+    """Return the last version as if it had so many shards, and its live segments.
+
+    All shards begin with snapshots of one version; the new ones may have `arenas`.
+    """
     before, routes = shards_of(last.routes), even_routes(len(last.routes), shards)
     components = len(last.arenas) // before
     heirs = {
@@ -43,8 +221,8 @@ def resharded(last: Commit, live: LiveSegments, shards: int) -> tuple[Commit, Li
     commit = replace(
         last,
         routes=routes,
-        arenas=(NO_ARENA,) * (components * shards),
-        bases=(last.version,) * (components * shards),
+        arenas=tuple(arenas) or (NO_ARENA,) * (components * shards),
+        bases=(last.bases[0],) * (components * shards),
         decisions=_divided(last.decisions, parents, heirs),
     )
     return commit, live.divided(heirs, commit.bases)

@@ -68,9 +68,13 @@ class ShardSpace:
         return SegmentReader(self.files, self._path(info.name), info=info)
 
     def learn(self, live: Iterable[LiveSegment]) -> None:
-        """Fill the segment table of an empty arena with segments in the order of ordinals."""
-        for segment in live:
-            self._learn(segment.lifetime, segment.info)
+        """Bring the segment table of an arena to these segments, in the order of ordinals."""
+        listed = {each.info.ordinal: each for each in live}
+        known = set(self.table)
+        self.table.forget(known - listed.keys())
+        for ordinal, segment in listed.items():
+            if ordinal not in known:
+                self._learn(segment.lifetime, segment.info)
 
     def close(self) -> None:
         """Close all files; segments that are not sealed are gone."""

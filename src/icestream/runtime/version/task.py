@@ -47,7 +47,7 @@ from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import write_table
 from icestream.state.log.writer import SegmentWriter
-from icestream.state.snapshot_schedule import demand_all, stagger_all
+from icestream.state.snapshot_schedule import When, schedule_all, stagger_all
 from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
@@ -72,6 +72,8 @@ class ShardReport:
     #: the parcel of changes for other components
     parcel: str | None = None
     statistics: dict[str, Any] = field(default_factory=dict)
+    #: whether other shards may go on from it while it writes further versions
+    follows: bool = False
     #: reports of the shards fused with this one, whose seconds include theirs
     others: tuple[ShardReport, ...] = ()
     #: files for tables that the task of this shard wrote, for all its shards; for the first alone
@@ -149,8 +151,10 @@ class ShardTask:
     refused: pa.Schema | None = None
     #: its key groups, if other shards had them in the previous version
     lineage: ShardLineage | None = None
-    #: whether the version must end with a snapshot, because other shards go on from it
-    snapshot: bool = False
+    #: the version of the arena, if it is older than the previous one
+    stands_at: int | None = None
+    #: whether the version ends with a snapshot: other shards go on from one, or are doing so
+    snapshot: When = "due"
     #: where changes for other components go; None if there are none
     sends: ChangeTargets | None = None
     #: fused shards of other components, each after those that send to it, which run in this one
@@ -218,8 +222,26 @@ class ShardTask:
         )
         return ShardSpace(target, budget, arena)
 
-    def restore(self, operator: Operator, space: ShardSpace, past: VersionStore) -> None:
-        """Restore the state of the previous version into an empty arena."""
+    def prepare(self) -> str:
+        """Bring an arena to the previous version, beside other shards; return its name."""
+        budget, attempt = Budget(self.quota), new_attempt(self.epoch)
+        arena, rebuilt = self.open_arena(budget)
+        try:
+            space = self.space(budget, arena, attempt)
+            operator = self.work.operator(space)
+            self.restore(operator, space, VersionStore(self.files, self.root), fresh=rebuilt)
+            space.close()
+            name = f"shard-{self.shard}.v{self.version - 1}.{attempt}"
+            arena.release(name)
+        except BaseException:
+            arena.discard()
+            raise
+        return name
+
+    def restore(
+        self, operator: Operator, space: ShardSpace, past: VersionStore, *, fresh: bool = True
+    ) -> None:
+        """Restore the state of the previous version, into an empty arena or an older one."""
         last = past.load(self.version - 1)
         lineage = self.lineage or ShardLineage.of(last.routes, self.shard)
         live = lineage.segments(past, last)
@@ -227,6 +249,8 @@ class ShardTask:
         with validated(past.path(last.version)):
             # parents have snapshots of the same version
             first = max(1, last.bases[lineage.shards(last.routes)[0]])
+            if self.stands_at is not None and not fresh:
+                first = self.stands_at + 1
             commits = map(past.load, range(first, self.version))
             operator.restore(lineage.history(commits, live))
 
@@ -290,12 +314,12 @@ class OpenShard:
         try:
             self._space = task.space(self._budget, self._arena, self._attempt)
             self._operator = task.work.operator(self._space)
-            if self._rebuilt:
-                task.restore(self._operator, self._space, past)
-            if self._rebuilt or task.arena is None:
+            behind = task.stands_at is not None
+            if self._rebuilt or behind:
+                task.restore(self._operator, self._space, past, fresh=self._rebuilt)
+            if self._rebuilt or behind or task.arena is None:
                 stagger_all(self._arena.header, task.shard)
-            if task.snapshot:
-                demand_all(self._arena.header)
+            schedule_all(self._arena.header, task.snapshot)
             self._operator.on_batch(task.work.inputs(reader, task.shard))
         except Refused as refused:
             self.discard()
@@ -382,8 +406,9 @@ class OpenShard:
                 "sent": dict(self._sent),
                 "bad_rows": self.quarantine.count,
             },
-            others,
+            others=others,
             refused=refused,
+            follows=getattr(operator, "follows", False),
         )
         space.close()
         self._released = True

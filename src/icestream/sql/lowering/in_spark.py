@@ -4,9 +4,11 @@ Idea: a staged relation is a stream whose frames have the columns of the relatio
 column for the event time. Filters, projections, windows of rows and joins with static tables change
 the frames, so all of Spark's functions work. Copies of rows in windows wait as long as nothing but
 names of the windows' edges is read: then they are made behind Spark, from rows that are sent once.
+Simple conditions are remembered beside the frames, so that rows of files need not pass Spark.
 
 Invariants:
 1. Where copies are made changes no row (`test_oracle_copies_in_windows_are_the_same_anywhere`).
+2. Nor does it matter where conditions are tested (`test_oracle_random_statements`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from functools import reduce
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType, DecimalType, FractionalType, IntegralType, StringType
 from sqlglot import exp
 
 from icestream.api.stream import Stream
@@ -34,6 +37,10 @@ from icestream.sql.statements.tokens import Text
 #: hidden columns: the event time, and the instant of a row if it is another one
 TIME, INSTANT = "event time", "instant"
 _EDGES = "edges"
+_SIMPLE = (
+    exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.And, exp.Or, exp.Not, exp.In, exp.Is,
+    exp.Between, exp.Identifier, exp.Null, exp.Neg, exp.Paren,
+)  # fmt: skip
 _KINDS = {"inner": "inner", "left": "left", "semi": "left_semi", "anti": "left_anti"}
 
 
@@ -71,6 +78,8 @@ class Staged:
     #: the source, if rows have nothing but some of its columns, and their names there
     source: str | None = None
     picked: Mapping[str, str] = field(default_factory=dict)
+    #: simple conditions on columns of the source that rows of it satisfy
+    conditions: tuple[str, ...] = ()
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -120,7 +129,17 @@ def filtered(rows: Staged | Static, condition: exp.Expr) -> Staged | Static:
         return Static(rows.frame.where(text))
     if _reads(condition, rows.edges):
         rows = copied(rows)
-    return rows.changed(lambda frame: frame.where(text))
+    made = rows.changed(lambda frame: frame.where(text))
+    if rows.source is None or not _is_simple(condition, rows.stream._parts[0].frame):
+        return made
+
+    def of_source(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Column):
+            return node
+        return exp.column(exp.to_identifier(rows.picked[node.name], quoted=True))
+
+    held = written(condition.transform(of_source))
+    return replace(made, source=rows.source, conditions=(*rows.conditions, held))
 
 
 def projected(rows: Staged | Static, items: Mapping[str, exp.Expr]) -> Staged | Static:
@@ -142,6 +161,25 @@ def projected(rows: Staged | Static, items: Mapping[str, exp.Expr]) -> Staged | 
         return made
     picked = {name: rows.picked[items[name].name] for name in texts}
     return replace(made, source=rows.source, picked=picked)
+
+
+def _is_simple(condition: exp.Expr, frame: DataFrame) -> bool:
+    """Return whether a condition compares only numbers, or only texts, with literals or columns."""
+    kinds = set()
+    for each in condition.walk():
+        if isinstance(each, exp.Column):
+            kinds.add(_kind_of(frame.schema[each.name].dataType))
+        elif isinstance(each, exp.Literal):
+            kinds.add("text" if each.is_string else "number")
+        elif not isinstance(each, _SIMPLE):
+            return False
+    return len(kinds) == 1 and None not in kinds
+
+
+def _kind_of(kind: DataType) -> str | None:
+    if isinstance(kind, IntegralType | FractionalType) and not isinstance(kind, DecimalType):
+        return "number"
+    return "text" if kind == StringType() else None
 
 
 def _reads(node: exp.Expr, names: Collection[str]) -> bool:

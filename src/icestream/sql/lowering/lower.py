@@ -33,6 +33,7 @@ from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import with_features
 from icestream.plan.nodes.events import FromSource, Mapped, Node, United
+from icestream.runtime.ingest.source import source_of
 from icestream.sql.lowering import in_spark, with_state
 from icestream.sql.lowering.in_spark import Staged, Static, located
 from icestream.sql.lowering.windows import built
@@ -496,7 +497,17 @@ class Lowering:
 
     def _flowing(self, rows: Rows) -> Flowing:
         rows = self._streaming(rows)
-        return rows if isinstance(rows, Flowing) else with_state.flowing(rows, self._whole)
+        if isinstance(rows, Flowing):
+            return rows
+        if rows.conditions and rows.source is not None and not self._is_of_files(rows.source):
+            rows = replace(rows, source=None)
+        return with_state.flowing(rows, self._whole)
+
+    @cache  # noqa: B019 - a lowering is short-lived
+    def _is_of_files(self, source: str) -> bool:
+        """Return whether tasks read a source themselves, as long as Spark need not filter it."""
+        stream = self._sources[source]
+        return isinstance(stream, Stream) and all(source_of(p.frame) for p in stream._parts)
 
     @cache  # noqa: B019 - a lowering is short-lived
     def _whole(self, source: str) -> Events:

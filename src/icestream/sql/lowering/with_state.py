@@ -68,7 +68,8 @@ def flowing(rows: Staged, whole: Callable[[str], Events]) -> Flowing:
         events = rows.stream.events().select(*(rows.sent or _NO_COLUMNS), *rows.hidden[1:])
     else:
         texts = [f"{quoted(rows.picked[name])} AS {name}" for name in rows.sent]
-        events = whole(rows.source).select(*(texts or _NO_COLUMNS))
+        events = reduce(Events.where, rows.conditions, whole(rows.source))
+        events = events.select(*(texts or _NO_COLUMNS))
     if not rows.has_instant:
         return Flowing(events, points=True)
     if rows.window is not None:

@@ -32,14 +32,14 @@ from typing import Protocol
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY
-from icestream.kernels.groups import directory_passes
 from icestream.kernels.groups import heap as k
 from icestream.kernels.groups.extents import HEADER, LASTING_HEADER
 from icestream.kernels.groups.inline_groups import LENGTH_BITS
 from icestream.state.arena import Arena
 from icestream.state.groups.directory import ENTRY, GroupDirectory, entry_width, part
+from icestream.state.groups.eviction import GroupEviction
 from icestream.state.groups.extents import ExtentLog
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.identities import identities
@@ -68,10 +68,7 @@ class CleanableStore(Protocol):
     directory: GroupDirectory
     index: ColdIndex
     facts: Facts
-
-    def locate(self, id_high: Ids, id_low: Ids) -> Slots:
-        """Return the slots of groups."""
-        ...
+    eviction: GroupEviction
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
         """Write groups whole, in one extent each."""
@@ -79,10 +76,6 @@ class CleanableStore(Protocol):
 
     def consolidate_inline(self, rows: Ints, last: int) -> Mask:
         """Write groups from rows of the cold index, which change; return which were written."""
-        ...
-
-    def bytes_held(self) -> int:
-        """Bytes of rows in memory."""
         ...
 
     def bytes_unlogged(self) -> int:
@@ -128,7 +121,7 @@ class Cleaner:
     def is_crowded(self, store: CleanableStore) -> bool:
         """Return whether memory and log hold too much for what is live."""
         # at most all that is in memory is not on the log
-        if self._kept + 2 * store.bytes_held() <= self._allowed:
+        if self._kept + 2 * store.eviction.bytes_held() <= self._allowed:
             return False
         held = self._held(store)
         if held <= self._allowed or GROWN * held <= (GROWN + 1) * self._facts[Fact.COUNTED]:
@@ -169,7 +162,7 @@ class Cleaner:
 
     def _held(self, store: CleanableStore) -> int:
         """Return the bytes in memory, and on the log once the version has ended."""
-        return self._kept + store.bytes_held() + store.bytes_unlogged()
+        return self._kept + store.eviction.bytes_held() + store.bytes_unlogged()
 
     @property
     def _allowed(self) -> int:
@@ -188,8 +181,14 @@ class Cleaner:
     def _words(self, store: CleanableStore, synopsis: int, entries: Ints, weight: int) -> int:
         """Return about how many words of a synopsis are live, in memory or in extents."""
         table, watermark = store.directory.table, self._facts[Fact.WATERMARK]
-        sizes = np.empty(len(table), dtype=np.int64)
-        unlogged = directory_passes.extent_words(table, part(synopsis), watermark, sizes)
+        root, cold, chain, expiry, flags, words, clean = (
+            table[:, part(synopsis) + column]
+            for column in (k.ROOT, k.COLD, k.CHAIN, k.ROOT_EXPIRY, k.FLAGS, k.WORDS, k.CLEAN)
+        )
+        there = table[:, k.STAMP] != 0
+        unlogged = int((words - clean)[there].sum())
+        sizes = _extent_words(root, cold, chain & 0xFFFFFFFF, expiry, watermark)
+        sizes[~there | (flags & k.STALE != 0)] = 0
         sizes = np.append(sizes, weight * _entry_words(entries, synopsis, watermark))
         total = int(sizes.sum())
         if self._expiry_at[synopsis] < 0 or total == 0:
@@ -256,24 +255,27 @@ def _entry_words(entries: Ints, synopsis: int, watermark: int) -> Ints:
     """Return the words of the extents that entries point to."""
     first = entry_width(synopsis)
     root, cold, chain, expiry = (entries[:, first + column] for column in range(4))
+    return _extent_words(root, cold, chain & (1 << LENGTH_BITS) - 1, expiry, watermark)
+
+
+def _extent_words(root: Ints, cold: Ints, extents: Ints, expiry: Ints, watermark: int) -> Ints:
+    """Return the words of chains on the log; 0 if nothing behind the root can be live."""
     header = np.where(expiry == INFINITY, LASTING_HEADER, HEADER)
-    words = cold + header * (chain & (1 << LENGTH_BITS) - 1)
-    return np.where((root != k.NO_ROOT) & (expiry > watermark), words, 0)
+    lives = (root != k.NO_ROOT) & (expiry > watermark)
+    return np.where(lives, cold + header * extents, 0)
 
 
 def _move_on(store: CleanableStore, last: int) -> None:
     """Write the groups whole that have live extents in segments up to an ordinal."""
-    watermark = store.facts[Fact.WATERMARK]
     for synopsis in range(store.directory.synopses):
-        slots = store.directory.listed(directory_passes.list_old, part(synopsis), watermark, last)
-        store.consolidate(synopsis, slots)
+        store.consolidate(synopsis, _old(store, synopsis, store.directory.every(), last))
     most = max(1, store.directory.most // 4)
     left: list[Ints] = []
     store.index.add(_written_again(store, last, most, left))
     few = sum(map(len, left)) <= most
     for rows in filter(len, left) if few else _pointing_elsewhere(store, last, most):
         store.facts.next(Fact.CHUNK)
-        slots = np.sort(store.locate(*identities(rows)))
+        slots = np.sort(store.eviction.locate(*identities(rows)))
         for synopsis in range(store.directory.synopses):
             store.consolidate(synopsis, _old(store, synopsis, slots, last))
 

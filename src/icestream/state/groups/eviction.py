@@ -36,15 +36,20 @@ from icestream.core.times import INFINITY
 from icestream.kernels.groups import cold, directory_passes, inline_groups
 from icestream.kernels.groups import heap as k
 from icestream.state.budget import Budget, Refused, fail
-from icestream.state.groups.directory import GroupDirectory, is_empty_entry, part
-from icestream.state.groups.facts import Fact, Facts
-from icestream.state.groups.heap import Heap
+from icestream.state.groups.directory import is_empty_entry, part
+from icestream.state.groups.facts import Fact
+from icestream.state.groups.memory import Gathered
+from icestream.state.groups.migration import Mover
 from icestream.state.groups.options import Pressure
 from icestream.state.identities import distinct, identities, in_order
 from icestream.state.index.sorted_index import ColdIndex
 
 #: at least one in this many directory entries moves to the cold index when slots run out
 DEMOTED = 16
+#: rows added to cold groups are written between chunks when less than this part of the heap is
+#: free and they take at least this part of it
+SPILL = 4
+RESIDUE = 256
 #: access counts are halved after this many accesses per place of the directory
 HALVED = 16
 
@@ -52,33 +57,13 @@ HALVED = 16
 class GroupEviction:
     """Keeps directory and heap inside their limits."""
 
-    #: frees the memory of groups and returns the bytes freed
-    evict: Callable[[Slots], int]
-    #: writes the parts of groups that are not on the log
-    save: Callable[[Slots], object]
-    #: writes rows added to cold groups before this chunk, and frees their memory
-    spill: Callable[[], object]
-    #: writes the pending timers of groups that leave the directory
-    settle: Callable[[Slots], object]
-
-    def __init__(
-        self,
-        name: str,
-        directory: GroupDirectory,
-        heap: Heap,
-        index: ColdIndex,
-        facts: Facts,
-        budget: Budget,
-        work: int,
-    ) -> None:
-        self._name = name
-        self._directory = directory
-        self._heap = heap
+    def __init__(self, name: str, mover: Mover, index: ColdIndex, budget: Budget) -> None:
+        self.name = name
+        self._mover = mover
+        self._memory = memory = mover.memory
+        self._directory, self._heap, self._facts = memory.directory, memory.heap, memory.facts
         self._index = index
-        self._facts = facts
         self._budget = budget
-        #: bytes that can be gathered at once
-        self.work = work
         #: frees memory on request
         self.pressure: Pressure | None = None
         self._pinned = 0
@@ -150,9 +135,9 @@ class GroupEviction:
         if not len(slots):
             return
         directory = self._directory
-        for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
-            self.save(some)
-        self.settle(slots)
+        for some in self._fitting(slots):
+            self._mover.save(some)
+        self._mover.log_reminders(slots)
         rows = np.empty((len(slots), self._index.width), dtype=np.int64)
         self._heap.stow(slots, self._facts[Fact.HALVED], rows)
         # an empty entry is needed if it has to hide older ones
@@ -203,6 +188,42 @@ class GroupEviction:
         self.touch(slots)
         return slots
 
+    # -- what the cold state manager sees --------------------------------------------------
+
+    @property
+    def stats(self) -> Ints:
+        """Two words per slot, for a classifier."""
+        return self._directory.table[:, k.SCORES : k.SCORES + 2]
+
+    def bytes_held(self) -> int:
+        return self._heap.owned * self._heap.block_bytes
+
+    def candidates(self) -> Slots:
+        """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
+        return self._evictable(self._facts[Fact.CHUNK] if self._pinned else INFINITY)
+
+    def is_clean(self, slots: Slots) -> Mask:
+        return self._mover.is_clean(slots)
+
+    def resident(self, slots: Slots) -> Ints:
+        """Return the bytes of memory that the rows of groups occupy."""
+        return self._memory.blocks_of(slots) * self._heap.block_bytes
+
+    def evict(self, slots: Slots) -> int:
+        """Evict groups; return the bytes freed."""
+        return sum(map(self._mover.evict, self._fitting(slots)))
+
+    def take_hits(self) -> Slots:
+        """Return the groups whose rows were read since the last call.
+
+        Appending to a group needs none of its rows in memory, and is not a hit.
+        """
+        return _taken(self.hits)
+
+    def take_opened(self) -> Slots:
+        """Return the groups opened in the directory or read back since the last call."""
+        return _taken(self.opened)
+
     # -- memory ----------------------------------------------------------------------------
 
     @contextmanager
@@ -225,7 +246,7 @@ class GroupEviction:
             return
         wanted = max(least, self._heap.most // 8)
         if not self._pinned:
-            self.spill()
+            self._spill()
         if self.pressure is not None and self._heap.free < wanted:
             self.pressure.free((wanted - self._heap.free) * self._heap.block_bytes)
         if self._heap.free < least:
@@ -237,26 +258,69 @@ class GroupEviction:
         if self._heap.free < least:
             raise self.failure((self._heap.taken + least) * self._heap.block_bytes)
 
-    def candidates(self) -> Slots:
-        """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
-        return self._evictable(self._facts[Fact.CHUNK] if self._pinned else INFINITY)
+    def keep(self, synopsis: int, slots: Slots, live: Gathered) -> None:
+        """Put the rows read of some pinned groups into memory, replacing what is there."""
+        heap = self._heap
+        blocks = heap.blocks_for(np.diff(live.offsets)) - heap.blocks_for(
+            self._memory.column(synopsis, k.WORDS, slots)
+        )
+        self.make_room(max(0, int(blocks.sum())))
+        self._mover.keep(synopsis, slots, live)
 
-    def blocks_of(self, slots: Slots) -> Ints:
-        blocks, size = np.empty(len(slots), dtype=np.int64), self._heap.block_words
-        directory = self._directory
-        directory_passes.words_of(directory.table, directory.parts, slots, False, size, blocks)
-        return blocks // size
+    def bring_in(self, synopsis: int, slots: Slots) -> Slots:
+        """Load all rows of some pinned groups into memory; return those that were not there."""
+        cold = slots[~self._memory.has(synopsis, k.WHOLE, slots)]
+        if len(cold):
+            self.keep(synopsis, cold, self._mover.read(synopsis, cold).live)
+        return cold
 
-    @property
-    def at_once(self) -> int:
-        return min(self.work // 3, self._heap.limit // 4) // 8
+    def relieve(self) -> None:
+        """Write rows added to cold groups, between two chunks, if they fill a heap that is full."""
+        heap, before = self._heap, self._facts[Fact.CHUNK]
+        if SPILL * heap.taken <= (SPILL - 1) * heap.most:
+            return
+        words = 0
+        for synopsis in range(self._directory.synopses):
+            slots = self._directory.listed(directory_passes.list_residue, part(synopsis), before)
+            words += int(self._memory.column(synopsis, k.WORDS, slots).sum())
+        if RESIDUE * words > heap.most * heap.block_words:
+            self._spill()
+            heap.sort_free()
+
+    def _spill(self) -> None:
+        """Write rows added to groups before this chunk, as the end of the version would.
+
+        Rows on top of a cold root are freed; any other group is clean when evicted later. If only
+        evicted groups are written, only rows on top of a cold root are written here.
+        """
+        is_logged = self._mover.options.durability == "log"
+        some = directory_passes.list_news if is_logged else directory_passes.list_residue
+        self.write_news(some, self._facts[Fact.CHUNK], mirrored=True)
+
+    def write_news(
+        self,
+        some: Callable[..., int] = directory_passes.list_news,
+        before: int = INFINITY,
+        *,
+        mirrored: bool = False,
+    ) -> None:
+        """Write the new rows of groups that were accessed before a chunk."""
+        for synopsis in range(self._directory.synopses):
+            slots = self._directory.listed(some, part(synopsis), before)
+            for portion in self.parts(slots, self._memory.news(synopsis, slots)):
+                with self.pins(portion):
+                    self._mover.log_news(synopsis, portion, mirrored=mirrored)
+
+    def _fitting(self, slots: Slots) -> Iterator[Slots]:
+        """Cut slots into parts whose rows in memory fit into work buffers."""
+        return self.cut(slots, self._memory.blocks_of(slots) * self._heap.block_words)
 
     def cut(self, slots: Slots, words: Ints) -> Iterator[Slots]:
         """Cut slots into parts whose words fit into work buffers and heap."""
-        sums = np.concatenate(([0], np.cumsum(words)))
+        sums, at_once = np.concatenate(([0], np.cumsum(words))), self._memory.at_once
         first = 0
         while first < len(slots):
-            last = int(np.searchsorted(sums, sums[first] + self.at_once, side="right")) - 1
+            last = int(np.searchsorted(sums, sums[first] + at_once, side="right")) - 1
             last = max(first + 1, last)
             yield slots[first:last]
             first = last
@@ -266,7 +330,7 @@ class GroupEviction:
 
         No extent is read for two parts.
         """
-        if int(words.sum()) <= self.at_once:
+        if int(words.sum()) <= self._memory.at_once:
             yield slots
             return
         id_high, id_low = (
@@ -284,10 +348,8 @@ class GroupEviction:
         """Evict the groups that were accessed longest ago."""
         slots = self._evictable()
         slots = slots[np.argsort(self._directory.table[slots, k.STAMP], kind="stable")]
-        held = np.cumsum(self.blocks_of(slots))
-        slots = slots[: int(np.searchsorted(held, blocks)) + 1]
-        for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
-            self.evict(some)
+        held = np.cumsum(self._memory.blocks_of(slots))
+        self.evict(slots[: int(np.searchsorted(held, blocks)) + 1])
 
     def failure(self, needed: int, what: str = "") -> BudgetError:
         """Return the error for bytes of rows that must be in memory together and do not fit."""
@@ -295,13 +357,13 @@ class GroupEviction:
 
     def _failed(self, needed: int, limit: int, what: str = "") -> BudgetError:
         """Return the error for bytes beyond a limit that is a part of the budget."""
-        error = fail(self._budget, needed, what or self._name)
+        error = fail(self._budget, needed, what or self.name)
         total = -(-self._budget.total * needed // max(1, limit))
         error.needed = max(error.needed, self._budget.whole(total))
         return error
 
 
-def taken(parts: list[Slots]) -> Slots:
+def _taken(parts: list[Slots]) -> Slots:
     """Empty a list of slots of groups to evict and return them as one."""
     together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     parts.clear()

@@ -44,6 +44,13 @@ from icestream.state.log.format import show_marker
 from icestream.state.log.mapped_segments import MappedSegments
 from icestream.state.log.reader import RecordRange
 from icestream.state.rows import RowCodec
+from icestream.state.versions.commits import BASE
+
+#: kinds of records other than extents, in place of a synopsis
+REMINDERS = 0xFFF0
+ENTRIES = 0xFFF1
+NUMBERS = 0xFFF2
+SEGMENTS = 0xFFF3
 
 _UNSOUND = "holds no sound extent of the group it is for"
 _ASTRAY = "does not lead back to the beginning of a chain"
@@ -192,6 +199,14 @@ class ExtentLog:
         self.traffic.segments[writer.ordinal] = size + written, latest
         self.traffic.extents += len(headers)
         return markers
+
+    def save(self, kind: int, rows: Ints) -> None:
+        """Append rows that only a restore reads; they live as long as a snapshot."""
+        writer = self._space.segment(BASE)
+        some = max(1, self._record_words // max(1, rows.shape[1]))
+        for first in range(0, len(rows), some):
+            part = rows[first : first + some]
+            writer.append(part, operator=self._scope, synopsis=kind, rows=len(part))
 
     # -- reading ---------------------------------------------------------------------------
 

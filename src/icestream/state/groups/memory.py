@@ -69,6 +69,13 @@ class Memory:
     expiry_at: Sequence[int]
     #: words of every row, by synopsis; 0 if they differ
     widths: Sequence[int]
+    #: bytes of the work buffers
+    work: int
+
+    @property
+    def at_once(self) -> int:
+        """Words that work buffers and heap can hold at once."""
+        return min(self.work // 3, self.heap.limit // 4) // 8
 
     @property
     def watermark(self) -> int:
@@ -81,6 +88,24 @@ class Memory:
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         table = self.directory.table
         return table[slots, k.ID_HIGH].view(np.uint64), table[slots, k.ID_LOW].view(np.uint64)
+
+    def words(self, slots: Slots, synopses: Sequence[int] = ()) -> Ints:
+        """Return the words of groups in some synopses or all, in memory and on the log."""
+        parts = self.directory.parts[list(synopses)] if synopses else self.directory.parts
+        words = np.empty(len(slots), dtype=np.int64)
+        passes.words_of(self.directory.table, parts, slots, True, 1, words)
+        return words
+
+    def news(self, synopsis: int, slots: Slots) -> Ints:
+        """Return the words of groups that are not on the log."""
+        return self.column(synopsis, k.WORDS, slots) - self.column(synopsis, k.CLEAN, slots)
+
+    def blocks_of(self, slots: Slots) -> Ints:
+        """Return the blocks that the rows of groups take in memory."""
+        words, size = np.empty(len(slots), dtype=np.int64), self.heap.block_words
+        directory = self.directory
+        passes.words_of(directory.table, directory.parts, slots, False, size, words)
+        return words // size
 
     def measure(self, synopsis: int, slots: Slots, whole: Mask | None = None) -> GatherSizes:
         """Return where the words of groups in memory go: all, or only new ones if not whole."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from icestream.core.arrays import Ints, Mask, Slots
 from icestream.kernels.groups import directory_passes, eviction
 from icestream.kernels.groups import heap as k
 from icestream.state.groups.directory import part
-from icestream.state.groups.extents import ChainPieces, Chains
+from icestream.state.groups.extents import REMINDERS, ChainPieces, Chains
 from icestream.state.groups.facts import Fact
 from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.options import StoreOptions
@@ -62,19 +62,6 @@ class LoadedRows(NamedTuple):
     cold: Ints
 
 
-class Room(Protocol):
-    """Memory for groups."""
-
-    @property
-    def at_once(self) -> int:
-        """Words that work buffers and heap can hold at once."""
-        ...
-
-    def make_room(self, least: int) -> None:
-        """Have at least `least` free blocks."""
-        ...
-
-
 @dataclass
 class Mover:
     """Moves groups of one store."""
@@ -82,7 +69,6 @@ class Mover:
     memory: Memory
     writer: ExtentWriter
     options: StoreOptions
-    room: Room
     #: codec of the rows, by synopsis
     codecs: Sequence[RowCodec]
 
@@ -144,7 +130,7 @@ class Mover:
     def rewrite_pieces(self, synopsis: int, slot: int, *, mirrored: bool) -> None:
         """Write a large group again, in as few extents as it can be read in; it must be cold."""
         slots, whole = np.array([slot]), np.ones(1, dtype=np.bool_)
-        pieces = self.pieces(synopsis, slot, self.room.at_once)
+        pieces = self.pieces(synopsis, slot, self.memory.at_once)
         for number in range(pieces.count):
             live = self.piece(synopsis, pieces, number)
             if len(live.words):
@@ -153,21 +139,9 @@ class Mover:
                 )
                 whole = np.zeros(1, dtype=np.bool_)
 
-    def bring_in(self, synopsis: int, slots: Slots) -> Ints:
-        """Load all rows of some pinned groups into memory; return which were not there."""
-        which = np.flatnonzero(~self.memory.has(synopsis, k.WHOLE, slots))
-        if len(which):
-            cold = slots[which]
-            self.keep(synopsis, cold, self.read(synopsis, cold).live)
-        return which
-
     def keep(self, synopsis: int, slots: Slots, live: Gathered) -> None:
-        """Put the rows read of some pinned groups into memory, replacing what is there."""
+        """Put rows that were read into memory, replacing what is there; there must be room."""
         heap, table = self.memory.heap, self.memory.directory.table
-        blocks = heap.blocks_for(np.diff(live.offsets)) - heap.blocks_for(
-            self.memory.column(synopsis, k.WORDS, slots)
-        )
-        self.room.make_room(max(0, int(blocks.sum())))
         heap.drop(synopsis, slots)
         heap.install(synopsis, slots, live.words, live.offsets, live.cleans)
         table[slots, part(synopsis) + k.FLAGS] |= k.WHOLE
@@ -255,6 +229,19 @@ class Mover:
         if mirrored:
             self.memory.facts[Fact.LEFT] += len(cold)
 
+    def log_reminders(self, slots: Slots | None = None) -> None:
+        """Write the timers that changed, of some groups or of all."""
+        directory = self.memory.directory
+        for synopsis in range(directory.synopses if self.options.durability == "log" else 0):
+            table, at = directory.table, part(synopsis)
+            some = directory.every() if slots is None else slots
+            some = some[self.memory.has(synopsis, k.REMINDED, some)]
+            if len(some):
+                table[some, at + k.FLAGS] &= ~k.REMINDED
+                columns = [table[some, c] for c in (k.ID_HIGH, k.ID_LOW, at + k.DUE)]
+                rows = np.column_stack((*columns, np.full(len(some), synopsis)))
+                self.writer.log.save(REMINDERS, rows)
+
     @property
     def _leaving(self) -> Fact:
         """The counter for bytes written by evictions."""
@@ -312,9 +299,9 @@ class Mover:
                 self.memory.column(synopsis, k.COLD, slots)
                 + self.memory.column(synopsis, k.WORDS, slots)
             )
-            fits = lacking & (blocks * self.memory.heap.block_words <= self.room.at_once)
+            fits = lacking & (blocks * self.memory.heap.block_words <= self.memory.at_once)
             fits &= np.cumsum(np.where(fits, blocks, 0)) <= self.memory.heap.free
-            self.bring_in(synopsis, slots[fits])
+            self.keep(synopsis, slots[fits], self.read(synopsis, slots[fits]).live)
             whole = whole & ~(lacking & ~fits)
         return whole
 

@@ -45,8 +45,6 @@ class StoreOptions:
     deltas: bool = True
     #: a group without new rows is evicted without being written
     clean_is_free: bool = True
-    #: rows are added to a cold group without reading it
-    add_only: bool = True
     #: a cold group returns to memory on its second read, not on the first
     second_ask: bool = True
     #: maximum extents of a group on the log; more are merged into one
@@ -110,6 +108,11 @@ class Past(Protocol):
     @property
     def keeps(self) -> IdRange | None:
         """Return the ids that a shard has of those of its parents; None for all."""
+        ...
+
+    @property
+    def parents(self) -> Sequence[IdRange]:
+        """Return the part of these that each parent had; empty if it wrote the version itself."""
         ...
 
 

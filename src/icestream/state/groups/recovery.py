@@ -31,19 +31,20 @@ from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups import heap as k
 from icestream.state.groups.cleaning import NO_SEGMENTS, CleanableStore, Cleaner
 from icestream.state.groups.directory import entry_width, part
-from icestream.state.groups.extents import extents_of
+from icestream.state.groups.extents import (
+    ENTRIES,
+    NUMBERS,
+    REMINDERS,
+    SEGMENTS,
+    ExtentLog,
+    extents_of,
+)
 from icestream.state.groups.facts import Fact
 from icestream.state.groups.options import ROWS, Past, StoreSpace, forever
 from icestream.state.identities import IdRange, identities, in_order
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE
-
-#: kinds of records other than extents, in place of a synopsis
-REMINDERS = 0xFFF0
-ENTRIES = 0xFFF1
-NUMBERS = 0xFFF2
-SEGMENTS = 0xFFF3
 
 
 @dataclass
@@ -53,28 +54,18 @@ class StoreRecovery:
     store: CleanableStore
     space: StoreSpace
     scope: int
+    log: ExtentLog
     cleaner: Cleaner
-    record_bytes: int
-
-    # -- writing ---------------------------------------------------------------------------
-
-    def log_reminders(self, synopsis: int, slots: Slots) -> None:
-        """Write the timers of groups that changed."""
-        if len(slots):
-            table, at = self.store.directory.table, part(synopsis)
-            table[slots, at + k.FLAGS] &= ~k.REMINDED
-            columns = [table[slots, c] for c in (k.ID_HIGH, k.ID_LOW, at + k.DUE)]
-            rows = np.column_stack((*columns, np.full(len(slots), synopsis)))
-            self._append(REMINDERS, rows)
 
     def save(self) -> None:
+        """Write a snapshot."""
         directory = self.store.directory
         entries = directory.entries(directory.every())
         entries = entries[in_order(*identities(entries))]
-        self._append(NUMBERS, np.array([[self.store.facts[Fact.SEQUENCE]]]))
-        self._append(SEGMENTS, self.cleaner.segments)
+        self.log.save(NUMBERS, np.array([[self.store.facts[Fact.SEQUENCE]]]))
+        self.log.save(SEGMENTS, self.cleaner.segments)
         for block in self.store.index.scan(entries):
-            self._append(ENTRIES, block)
+            self.log.save(ENTRIES, block)
 
     @property
     def size(self) -> int:
@@ -82,15 +73,6 @@ class StoreRecovery:
         directory = self.store.directory
         groups = directory.groups + len(self.store.index)
         return groups * 8 * entry_width(directory.synopses)
-
-    def _append(self, kind: int, rows: Ints) -> None:
-        writer = self.space.segment(BASE)
-        some = max(1, self.record_bytes // (8 * max(1, rows.shape[1])))
-        for first in range(0, len(rows), some):
-            part_of = rows[first : first + some]
-            writer.append(part_of, operator=self.scope, synopsis=kind, rows=len(part_of))
-
-    # -- reading ---------------------------------------------------------------------------
 
     def restore(self, history: Sequence[Past], durability: str) -> None:
         """Restore the end of a history that begins with a snapshot or with nothing."""
@@ -165,37 +147,47 @@ class StoreRecovery:
 
     def _replay(self, past: Past, horizon: int) -> None:
         """Move roots and timers as a version did."""
-        never = forever(self.scope)
+        never, mine = forever(self.scope), past.keeps if past.parents else None
+        shares: dict[int, _Share] = {}
         with ExitStack() as stack:
             scans = []
             for lifetime, info in past.segments:
                 if lifetime == BASE:
-                    self._recall(info)
+                    self._recall(info, mine)
                 elif lifetime in (ROWS, never) and info.expiry > horizon:
                     reader = stack.enter_context(closing(self.space.reader(info)))
                     scans.append(self._extents(reader))
-                    self.cleaner.note(info.ordinal, info.bytes, info.expiry)
+                    shares[info.ordinal] = _Share(info)
             for record in heapq.merge(*scans, key=lambda each: each.group):
-                self._move(record)
+                self._move(record, mine, shares[record.marker >> 32])
+        for share in shares.values():
+            self.cleaner.note(share.info.ordinal, share.bytes, share.info.expiry)
 
     def _extents(self, reader: SegmentReader) -> Iterator[Record]:
         for record in reader.scan():
             if record.operator == self.scope and record.synopsis < self.store.directory.synopses:
                 yield record
 
-    def _recall(self, info: SegmentInfo) -> None:
+    def _recall(self, info: SegmentInfo, mine: IdRange | None) -> None:
         with closing(self.space.reader(info)) as reader:
             for rows in self._rows(reader, REMINDERS, 4):
                 if ((rows[:, 3] < 0) | (rows[:, 3] >= self.store.directory.synopses)).any():
                     msg = "a timer belongs to no synopsis"
                     raise ValueError(msg)
+                if mine is not None:
+                    rows = rows[mine.holds(identities(rows)[0])]  # noqa: PLW2901
                 for some in self._pieces(rows):
                     slots = self._slots(some)
                     columns = k.GROUP + some[:, 3] * k.PARTS + k.DUE
                     self.store.directory.table[slots, columns] = some[:, 2]
 
-    def _move(self, record: Record) -> None:
+    def _move(self, record: Record, mine: IdRange | None, share: _Share) -> None:
         places, headers = extents_of(record.payload)
+        share.all += len(headers)
+        if mine is not None:
+            held = mine.holds(identities(headers)[0])
+            places, headers = places[held], headers[held]
+        share.mine += len(headers)
         for some in self._pieces(np.column_stack((headers, record.marker + places))):
             self._move_some(record.synopsis, some[:, :-1], some[:, -1])
         self.store.facts[Fact.SEQUENCE] = max(self.store.facts[Fact.SEQUENCE], record.group)
@@ -226,7 +218,21 @@ class StoreRecovery:
     def _slots(self, rows: Ints) -> Slots:
         """Return the slots of groups; those located before may leave the directory."""
         self.store.facts.next(Fact.CHUNK)
-        return self.store.locate(*identities(rows))
+        return self.store.eviction.locate(*identities(rows))
+
+
+@dataclass
+class _Share:
+    """How many extents of a segment are of this store's groups; a parent has others in it."""
+
+    info: SegmentInfo
+    all: int = 0
+    mine: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Return about the bytes of these extents."""
+        return self.info.bytes if self.mine == self.all else self.info.bytes * self.mine // self.all
 
 
 class _Kept:

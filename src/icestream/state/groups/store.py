@@ -29,7 +29,7 @@ References: ICE, incremental cold-state management; admission to a cache on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,17 +48,16 @@ from icestream.state.groups.directory import (
     is_empty_entry,
     part,
 )
-from icestream.state.groups.eviction import GroupEviction, taken
+from icestream.state.groups.eviction import GroupEviction
 from icestream.state.groups.extents import ExtentLog
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
 from icestream.state.groups.inline_groups import InlineGroupWriter
 from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.migration import Mover
-from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace
+from icestream.state.groups.options import Past, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
 from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
-from icestream.state.groups.view import GroupView
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.index.sorted_index import ColdIndex
 from icestream.state.rows import RowCodec
@@ -67,10 +66,6 @@ from icestream.state.rows import RowCodec
 WORK = 3 / 32
 GROUPS = 11 / 32
 HEAP = 15 / 32
-#: rows added to cold groups are written between chunks when less than this part of the heap is
-#: free and they take at least this part of it
-SPILL = 4
-RESIDUE = 256
 #: a group of more than this part of the heap is not read as a whole where it need not be
 LARGE = 4
 #: worn words of a group that are not worth consolidating it
@@ -136,15 +131,6 @@ class GroupStore(Groups):
             -1 if synopsis.expiry is None else codec.place(synopsis.expiry)
             for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
         ]
-        self._eviction = GroupEviction(
-            self.name,
-            self.directory,
-            self.heap,
-            self.index,
-            self.facts,
-            space.account.budget,
-            self._work,
-        )
         ranks = [
             (-1, False)
             if synopsis.rank is None
@@ -155,22 +141,19 @@ class GroupStore(Groups):
             for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
         ]
         widths = [codec.width if codec.is_fixed else 0 for codec in self._codecs]
-        self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths)
+        self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths, self._work)
         writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
         self._inline_writer = InlineGroupWriter(writer, widths)
-        self.mover = Mover(self.memory, writer, self.options, self._eviction, self._codecs)
+        self.mover = Mover(self.memory, writer, self.options, self._codecs)
+        self.eviction = GroupEviction(self.name, self.mover, self.index, space.account.budget)
         self._cleaner = Cleaner(arena, self.name, self.facts, self.log, self.memory.expiry_at)
-        self._history = StoreRecovery(self, space, scope, self._cleaner, self.options.record_bytes)
+        self._history = StoreRecovery(self, space, scope, self.log, self._cleaner)
         self._wears = [
             (number, synopsis.wear, -1 if sign is None else self._codecs[number].place(sign))
             for number, synopsis in enumerate(self._synopses)
             if synopsis.wear is not None
             for sign in [synopsis.wear.sign]
         ]
-        self._eviction.evict = self.mover.evict
-        self._eviction.save = self.mover.save
-        self._eviction.spill = self._spill
-        self._eviction.settle = self._settle
         #: whether a timer was set in this version
         self._reminded = False
         #: ordinals of segments that this store no longer needs
@@ -184,44 +167,40 @@ class GroupStore(Groups):
         if self.facts[Fact.SWEEP]:
             self.facts[Fact.SWEEP] = 0
             self.mover.expire()
-            self._eviction.sweep()
-        is_full = SPILL * self.heap.taken > (SPILL - 1) * self.heap.most
-        if is_full and RESIDUE * self._residue() > self.heap.most * self.heap.block_words:
-            self._spill()
-            self.heap.sort_free()
+            self.eviction.sweep()
+        self.eviction.relieve()
 
     def locate(self, id_high: Ids, id_low: Ids) -> Slots:
-        return self._eviction.locate(np.ascontiguousarray(id_high), np.ascontiguousarray(id_low))
+        return self.eviction.locate(np.ascontiguousarray(id_high), np.ascontiguousarray(id_low))
 
     def knows(self, id_high: Ids, id_low: Ids) -> Mask:
         """Return which groups may have state, without opening them."""
-        return self._eviction.knows(np.ascontiguousarray(id_high), np.ascontiguousarray(id_low))
+        return self.eviction.knows(np.ascontiguousarray(id_high), np.ascontiguousarray(id_low))
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         return self.memory.identities(slots)
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
-        chosen = self.directory.parts[list(synopses)] if synopses else self.directory.parts
-        yield from self._eviction.parts(slots, self._words_in(chosen, slots))
+        yield from self.eviction.parts(slots, self.memory.words(slots, synopses))
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         if len(slots) == 1:
             self._check_size(synopsis, slots)
         live, held, cold = self.mover.read(synopsis, slots)
         sizes = np.diff(live.offsets)
-        self._eviction.hits.append(slots[sizes > 0])
+        self.eviction.hits.append(slots[sizes > 0])
         for_less = np.flatnonzero(2 * sizes < held)
         if len(for_less):
             self._shrink(synopsis, slots[for_less], live.of(for_less))
         if len(cold):
-            self._eviction.opened.append(slots[cold])
+            self.eviction.opened.append(slots[cold])
             self._admit(synopsis, slots, cold, live)
         return self._rows(synopsis, live)
 
     def fits(self, synopsis: int, slots: Slots) -> bool:
         if len(slots) != 1:
             return True
-        most = max(self._eviction.at_once, self.heap.limit // LARGE // 8)
+        most = max(self.memory.at_once, self.heap.limit // LARGE // 8)
         return int(self._words(synopsis, slots)[0]) <= most
 
     def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
@@ -241,15 +220,10 @@ class GroupStore(Groups):
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         live = self.mover.read_best(synopsis, slots, counts)
-        self._eviction.hits.append(slots[np.diff(live.offsets) > 0])
+        self.eviction.hits.append(slots[np.diff(live.offsets) > 0])
         return self._rows(synopsis, live)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        if not self.options.add_only:
-            for some in self.portions(np.unique(slots)):
-                with self._eviction.pins(some):
-                    cold = self.mover.bring_in(synopsis, some)
-                self._eviction.opened.append(some[cold])
         most = self._rows_at_once(rows)
         for first in range(0, rows.num_rows, most):
             self._append(synopsis, slots[first : first + most], rows.slice(first, most))
@@ -267,67 +241,41 @@ class GroupStore(Groups):
                 bounds[first : last + 1] - begin,
             )
 
-    def remind(self, slots: Slots, due: Ints) -> None:
-        self.remind_of(0, slots, due)
-
-    def hasten(self, slots: Slots, due: Ints) -> None:
-        self.hasten_of(0, slots, due)
-
-    def due(self, watermark: Micros) -> Slots:
-        """Return groups due at or before the watermark; repeat until none is returned."""
-        return self.due_of(0, watermark)
-
-    def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
+    def remind(self, slots: Slots, due: Ints, synopsis: int = 0) -> None:
         at, table = part(synopsis), self.directory.table
         self._reminded = True
         new = table[slots, at + k.DUE] != due
         table[slots, at + k.DUE] = due
         table[slots[new], at + k.FLAGS] |= k.REMINDED
 
-    def hasten_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
+    def hasten(self, slots: Slots, due: Ints, synopsis: int = 0) -> None:
         sooner = due < self.directory.table[slots, part(synopsis) + k.DUE]
-        self.remind_of(synopsis, slots[sooner], due[sooner])
+        self.remind(slots[sooner], due[sooner], synopsis)
 
-    def due_of(self, synopsis: int, watermark: Micros) -> Slots:
-        """Return groups with a synopsis that is due.
+    def due(self, watermark: Micros, synopsis: int = 0) -> Slots:
+        """Return groups with a synopsis that is due; repeat until none is returned.
 
         Groups of the cold index are returned in portions that the directory has room for.
         """
-        return self._eviction.due(synopsis, watermark, self.chunk_groups)
+        return self.eviction.due(synopsis, watermark, self.chunk_groups)
 
-    def view(self, first: int, count: int) -> GroupView:
-        """Return the groups as seen by an operator that uses `count` of the synopses."""
-        return GroupView(self, first, count)
-
-    # -- interface for the cold state manager --------------------------------------------------
-
-    def press(self, pressure: Pressure) -> None:
-        """Use `pressure` to free memory; without or after it, least recently used groups leave."""
-        self._eviction.pressure = pressure
+    # -- memory ----------------------------------------------------------------------------
 
     def lend(self, more: int) -> None:
         """Let work buffers take `more` bytes on top of their own until the next call."""
-        self._eviction.work = self._work + more
-
-    @property
-    def stats(self) -> Ints:
-        """Two words per slot, for a classifier."""
-        return self.directory.table[:, k.SCORES : k.SCORES + 2]
+        self.memory.work = self._work + more
 
     @property
     def chunk_groups(self) -> int:
         """Groups that one chunk may access, whatever happens to the limits."""
         return self.directory.fitting(self.least_directory) * 5 // 8
 
-    def bytes_held(self) -> int:
-        return self.heap.owned * self.heap.block_bytes
-
     def bytes_unlogged(self) -> int:
         """Bytes of rows in memory that the end of the version writes to the log."""
         words = 0
         for synopsis in range(len(self._synopses) if self.options.durability == "log" else 0):
             slots = self.directory.listed(passes.list_news, part(synopsis), INFINITY)
-            words += int(self._news(synopsis, slots).sum())
+            words += int(self.memory.news(synopsis, slots).sum())
         return 8 * words
 
     @property
@@ -339,33 +287,6 @@ class GroupStore(Groups):
         """Bytes that the rows of all groups of the directory would take in memory."""
         words = self.heap.block_words
         return passes.known_words(self.directory.table, words) // words * self.heap.block_bytes
-
-    def candidates(self) -> Slots:
-        """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
-        return self._eviction.candidates()
-
-    def is_clean(self, slots: Slots) -> Mask:
-        return self.mover.is_clean(slots)
-
-    def evict(self, slots: Slots) -> int:
-        """Evict groups; return the bytes freed."""
-        words = self._eviction.blocks_of(slots) * self.heap.block_words
-        return sum(map(self.mover.evict, self._eviction.cut(slots, words)))
-
-    def resident(self, slots: Slots) -> Ints:
-        """Return the bytes of memory that the rows of groups occupy."""
-        return self._eviction.blocks_of(slots) * self.heap.block_bytes
-
-    def take_hits(self) -> Slots:
-        """Return the groups whose rows were read since the last call.
-
-        Appending to a group needs none of its rows in memory, and is not a hit.
-        """
-        return taken(self._eviction.hits)
-
-    def take_opened(self) -> Slots:
-        """Return the groups opened in the directory or read back since the last call."""
-        return taken(self._eviction.opened)
 
     # -- versions --------------------------------------------------------------------------
 
@@ -390,9 +311,11 @@ class GroupStore(Groups):
         if snapshot or (self.options.durability == "evict" and self._cleaner.is_crowded(self)):
             self.released = self._cleaner.clean(self, whole=whole)
         if self.options.durability == "log":
-            self._log_news()
+            self.eviction.write_news()
+            if self._reminded:
+                self.mover.log_reminders()
         if 16 * self.directory.bytes > 17 * self.directory.ample:
-            self._eviction.shrink(self.directory.ample)
+            self.eviction.shrink(self.directory.ample)
         self._cleaner.note_written()
         if snapshot and self.options.durability == "log":
             self._history.save()
@@ -428,19 +351,19 @@ class GroupStore(Groups):
             **counted,
             "groups": self.directory.groups,
             "indexed": len(self.index),
-            "resident_bytes": self.bytes_held(),
+            "resident_bytes": self.eviction.bytes_held(),
             "directory_bytes": self.directory.held,
         }
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
         """Write groups whole, in one extent each; large ones that were cold become cold again."""
         for some in self.portions(slots, [synopsis]):
-            if len(some) == 1 and self._words(synopsis, some)[0] > self._eviction.at_once:
+            if len(some) == 1 and self._words(synopsis, some)[0] > self.memory.at_once:
                 self.mover.evict(some)
                 self.mover.rewrite_pieces(synopsis, int(some[0]), mirrored=False)
                 continue
-            with self._eviction.pins(some):
-                cold = some[self.mover.bring_in(synopsis, some)]
+            with self.eviction.pins(some):
+                cold = self.eviction.bring_in(synopsis, some)
                 self.mover.consolidate(synopsis, some)
                 large = self.memory.column(synopsis, k.WORDS, cold) > self._keeps_inline
                 self.mover.release(synopsis, cold[large])
@@ -456,10 +379,13 @@ class GroupStore(Groups):
         Groups too large for the work buffers stay as they are.
         """
         for synopsis, wear, _ in self._wears:
-            slots = self.directory.listed(passes.list_worn, part(synopsis), FEW_WORN)
-            slots = slots[self._words(synopsis, slots) <= self._eviction.at_once]
+            slots = self.directory.every()
+            worn = self.memory.column(synopsis, k.FLAGS, slots) >> k.FLAG_BITS
+            slots, worn = slots[worn >= FEW_WORN], worn[worn >= FEW_WORN]
+            words = self._words(synopsis, slots)
+            slots = slots[(words <= 2 * worn) & (words <= self.memory.at_once)]
             for some in self.portions(slots, (synopsis,)) if len(slots) else ():
-                with self._eviction.pins(some):
+                with self.eviction.pins(some):
                     found = self._rows(synopsis, self.mover.read(synopsis, some).live)
                     self.rewrite(synopsis, some, wear.consolidated(found))
 
@@ -490,31 +416,26 @@ class GroupStore(Groups):
             row, rest = encoded.offsets[done + 1] - encoded.offsets[done], encoded.offsets[-1]
             least = int(row) // self.heap.block_words + 2
             wished = int(rest - encoded.offsets[done]) // self.heap.block_words
-            self._eviction.make_room(least, max(least, wished))
+            self.eviction.make_room(least, max(least, wished))
 
     def _evict_large(self, synopsis: int, slots: Slots) -> None:
         """Evict groups with more words in memory than can be written at once."""
-        large = self.memory.column(synopsis, k.WORDS, slots) > self._eviction.at_once
+        large = self.memory.column(synopsis, k.WORDS, slots) > self.memory.at_once
         if large.any():
-            self.evict(np.unique(slots[large]))
+            self.eviction.evict(np.unique(slots[large]))
 
     def _check_size(self, synopsis: int, slots: Slots) -> None:
         """Raise BudgetError if the rows of a group do not fit into memory as a whole."""
-        words, pressure = int(self._words(synopsis, slots)[0]), self._eviction.pressure
+        words, pressure = int(self._words(synopsis, slots)[0]), self.eviction.pressure
         if words > self.heap.most * self.heap.block_words and pressure is not None:
             pressure.take_back()
         if words > self.heap.most * self.heap.block_words:
             name = self._synopses[synopsis].name
-            raise self._eviction.failure(8 * words, f"all rows {name!r} of one group")
+            raise self.eviction.failure(8 * words, f"all rows {name!r} of one group")
 
     def _words(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups in one synopsis, in memory and on the log."""
-        return self._words_in(self.directory.parts[[synopsis]], slots)
-
-    def _words_in(self, parts: Ints, slots: Slots) -> Ints:
-        words = np.empty(len(slots), dtype=np.int64)
-        passes.words_of(self.directory.table, parts, slots, True, 1, words)
-        return words
+        return self.memory.words(slots, [synopsis])
 
     def _encodable(self, rows: pa.RecordBatch, bounds: Ints) -> Iterator[tuple[int, int]]:
         """Cut groups into parts whose rows fit into the work buffers, at least one group each."""
@@ -526,7 +447,7 @@ class GroupStore(Groups):
             first = last
 
     def _rows_at_once(self, rows: pa.RecordBatch) -> int:
-        work = self._eviction.work
+        work = self.memory.work
         return max(1, work // 2 * int(rows.num_rows) // max(1, int(rows.nbytes)))
 
     def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
@@ -542,7 +463,7 @@ class GroupStore(Groups):
                 return
             places = encoded.offsets[bounds[[done, done + 1, -1]]]
             least, wished = (np.diff(places).cumsum() // self.heap.block_words).tolist()
-            self._eviction.make_room(least + 2, max(least + 2, wished))
+            self.eviction.make_room(least + 2, max(least + 2, wished))
 
     def _admit(self, synopsis: int, slots: Slots, cold: Ints, live: Gathered) -> None:
         """Load cold groups of those read into memory if they were read before.
@@ -552,12 +473,12 @@ class GroupStore(Groups):
         again = self.memory.has(synopsis, k.ASKED, slots[cold]) | (not self.options.second_ask)
         words = np.diff(live.offsets)[cold]
         again |= words <= self._keeps_inline
-        again &= words <= self._eviction.at_once
+        again &= words <= self.memory.at_once
         self.mover.pass_by(synopsis, slots, cold[~again], live)
         if again.any():
             cold = cold[again]
-            with self._eviction.pins(slots[cold]):
-                self.mover.keep(synopsis, slots[cold], live.of(cold))
+            with self.eviction.pins(slots[cold]):
+                self.eviction.keep(synopsis, slots[cold], live.of(cold))
 
     def _rows(self, synopsis: int, live: Gathered) -> GroupRows:
         rows = self._codecs[synopsis].decode(live.words, int(live.rows.sum()))
@@ -573,49 +494,3 @@ class GroupStore(Groups):
         self.facts[Fact.EXTENTS_READ] += traffic.extents_read
         self.facts[Fact.BYTES_READ] += traffic.bytes_read
         traffic.extents_read = traffic.bytes_read = 0
-
-    def _settle(self, slots: Slots) -> None:
-        """Write the timers of groups that leave the directory."""
-        if self.options.durability == "log":
-            for synopsis in range(len(self._synopses)):
-                flags = self.memory.has(synopsis, k.REMINDED, slots)
-                self._history.log_reminders(synopsis, slots[flags])
-
-    def _spill(self) -> None:
-        """Write rows added to groups before this chunk, as the end of the version would.
-
-        Rows on top of a cold root are freed; any other group is clean when evicted later. If only
-        evicted groups are written, only rows on top of a cold root are written here.
-        """
-        some = passes.list_news if self.options.durability == "log" else passes.list_residue
-        self._write_news(some, self.facts[Fact.CHUNK], mirrored=True)
-
-    def _residue(self) -> int:
-        """Return the words added to cold groups before this chunk."""
-        words = 0
-        for synopsis in range(len(self._synopses)):
-            before = self.facts[Fact.CHUNK]
-            slots = self.directory.listed(passes.list_residue, part(synopsis), before)
-            words += int(self.memory.column(synopsis, k.WORDS, slots).sum())
-        return words
-
-    def _write_news(self, some: Callable[..., int], before: int, *, mirrored: bool = False) -> None:
-        for synopsis in range(len(self._synopses)):
-            slots = self.directory.listed(some, part(synopsis), before)
-            for portion in self._eviction.parts(slots, self._news(synopsis, slots)):
-                with self._eviction.pins(portion):
-                    self.mover.log_news(synopsis, portion, mirrored=mirrored)
-
-    def _news(self, synopsis: int, slots: Slots) -> Ints:
-        """Return the words of groups that are not on the log."""
-        words = np.empty(len(slots), dtype=np.int64)
-        passes.news_of(self.directory.table, part(synopsis), slots, words)
-        return words
-
-    def _log_news(self) -> None:
-        self._write_news(passes.list_news, INFINITY)
-        if not self._reminded:
-            return
-        for synopsis in range(len(self._synopses)):
-            slots = self.directory.listed(passes.list_reminded, part(synopsis))
-            self._history.log_reminders(synopsis, slots)

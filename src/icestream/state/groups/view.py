@@ -10,39 +10,22 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import Micros
 from icestream.state.groups.spec import GroupPieces, GroupRows, Groups
-
-
-class SharedStore(Groups, Protocol):
-    """A store that several operators share."""
-
-    def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
-        """Set the time at which a synopsis of each group is due."""
-        ...
-
-    def hasten_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
-        """Set the time at which a synopsis of each group is due, unless it is due earlier."""
-        ...
-
-    def due_of(self, synopsis: int, watermark: Micros) -> Slots:
-        """Return groups with a synopsis that is due."""
-        ...
+from icestream.state.groups.store import GroupStore
 
 
 class GroupView(Groups):
     """A store as one operator sees it: its own synopses, numbered from 0."""
 
-    def __init__(self, store: SharedStore, first: int, count: int) -> None:
-        """Show `count` synopses from `first` on."""
+    def __init__(self, store: GroupStore, first: int) -> None:
+        """Show the synopses from `first` on."""
         self._store = store
         self._first = first
-        self.count = count
 
     def begin(self, watermark: Micros) -> None:
         """Begin a chunk, for all operators of the store."""
@@ -81,11 +64,11 @@ class GroupView(Groups):
 
     def remind(self, slots: Slots, due: Ints) -> None:
         """Set the time at which each group is due for this operator."""
-        self._store.remind_of(self._first, slots, due)
+        self._store.remind(slots, due, self._first)
 
     def hasten(self, slots: Slots, due: Ints) -> None:
         """Make groups due for this operator at these times, unless they are due earlier."""
-        self._store.hasten_of(self._first, slots, due)
+        self._store.hasten(slots, due, self._first)
 
     def due(self, watermark: Micros) -> Slots:
-        return self._store.due_of(self._first, watermark)
+        return self._store.due(watermark, self._first)

@@ -39,11 +39,6 @@ def fade_hit_reference(
     return total
 
 
-def partition_reference(entries: Sequence[tuple[float, int, int]], k: int) -> list[int]:
-    """Return the slots of the `k` least (key, age, slot), by sorting all."""
-    return [slot for _, _, slot in sorted(entries)[:k]]
-
-
 def list_coldest_reference(table: Table, before: int, count: int) -> list[int]:
     """Return what `list_coldest` lists, by sorting."""
     there = np.flatnonzero((table[:, STAMP] > 0) & (table[:, STAMP] < before))

@@ -10,7 +10,6 @@ from icestream.kernels.groups.extents import (
     BACK,
     BACK_LATEST,
     HEADER,
-    LASTING_HEADER,
     LATEST,
     LENGTH,
     SHAPE,
@@ -21,7 +20,6 @@ from icestream.kernels.groups.heap import (
     COLD,
     DUE,
     EXPIRY,
-    FLAG_BITS,
     FLAGS,
     GROUP,
     HEAT,
@@ -49,11 +47,6 @@ def list_news_reference(table: Table, at: int, before: int) -> list[int]:
     news = table[:, at + WORDS] > table[:, at + CLEAN]
     news |= table[:, at + FLAGS] & STALE != 0
     return np.flatnonzero(news & (table[:, STAMP] > 0) & (table[:, STAMP] < before)).tolist()
-
-
-def list_reminded_reference(table: Table, at: int) -> list[int]:
-    """Return what `list_reminded` lists, by columns."""
-    return np.flatnonzero((table[:, at + FLAGS] & REMINDED != 0) & (table[:, STAMP] != 0)).tolist()
 
 
 def list_over_reference(table: Table, at: int, watermark: int) -> list[int]:
@@ -95,36 +88,6 @@ def list_needed_reference(table: Table, slots: Ints) -> list[int]:
     return np.flatnonzero(needed[slots]).tolist()
 
 
-def _points_to_live(table: Table, at: int, watermark: int) -> Mask:
-    """Return which groups point to extents that may have live rows."""
-    there = (table[:, at + ROOT] != NO_ROOT) & (table[:, STAMP] != 0)
-    lives = (table[:, at + ROOT_EXPIRY] > watermark) & (table[:, at + FLAGS] & STALE == 0)
-    return np.asarray(there & lives)
-
-
-def list_old_reference(table: Table, at: int, watermark: int, last: int) -> list[int]:
-    """Return what `list_old` lists, by columns."""
-    old = _points_to_live(table, at, watermark) & (table[:, at + CHAIN] >> 32 <= last)
-    return np.flatnonzero(old).tolist()
-
-
-def list_worn_reference(table: Table, at: int, least: int) -> list[int]:
-    """Return what `list_worn` lists, by columns."""
-    flags = table[:, at + FLAGS]
-    words = table[:, at + WORDS] + np.where(flags & WHOLE, 0, table[:, at + COLD])
-    worn = np.maximum(2 * least, words) <= 2 * (flags >> FLAG_BITS)
-    return np.flatnonzero(worn & (table[:, STAMP] != 0)).tolist()
-
-
-def extent_words_reference(table: Table, at: int, watermark: int) -> tuple[int, Ints]:
-    """Return what `extent_words` does, by columns."""
-    there = table[:, STAMP] != 0
-    unlogged = (table[there, at + WORDS] - table[there, at + CLEAN]).sum()
-    header = np.where(table[:, at + ROOT_EXPIRY] == _MOST, LASTING_HEADER, HEADER)
-    sizes = table[:, at + COLD] + header * (table[:, at + CHAIN] & 0xFFFFFFFF)
-    return int(unlogged), np.where(_points_to_live(table, at, watermark), sizes, 0)
-
-
 def words_of_reference(table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int) -> Ints:
     """Return what `words_of` fills in, by columns."""
     words, flags, cold = (table[slots[:, None], parts + c] for c in (WORDS, FLAGS, COLD))
@@ -137,11 +100,6 @@ def known_words_reference(table: Table, block: int) -> int:
     there = table[table[:, STAMP] != 0]
     cold, held, clean = (there[:, GROUP + c :: PARTS] for c in (COLD, WORDS, CLEAN))
     return int((-(-(cold + held - clean) // block) * block).sum())
-
-
-def news_of_reference(table: Table, at: int, slots: Ints) -> Ints:
-    """Return what `news_of` fills in, by columns."""
-    return np.asarray(table[slots, at + WORDS] - table[slots, at + CLEAN])
 
 
 def measure_reference(

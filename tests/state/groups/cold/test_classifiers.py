@@ -253,3 +253,22 @@ def test_parameters_are_checked() -> None:
         Smoothing(1.0)
     with pytest.raises(DefinitionError, match="period"):
         LeastFrequent(-1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((0.0, 0.5, 1.0, 7.0)), st.integers(0, 3)), min_size=1, max_size=80
+    ),
+    st.data(),
+)
+def test_oracle_the_coldest_are_those_a_sort_puts_first(
+    drawn: list[tuple[float, int]], data: st.DataObject
+) -> None:
+    stats = np.zeros((len(drawn), 2), dtype=np.int64)
+    stats.view(np.float64)[:, 0], stats[:, 1] = zip(*drawn, strict=True)
+    candidates = sorted(data.draw(st.sets(st.integers(0, len(drawn) - 1))))
+    k = data.draw(st.integers(0, 20))
+    slots = np.array(candidates, dtype=np.int64)
+    found = LeastFrequent(period=2).coldest(stats, slots, k, 4, {})
+    rows = [(drawn[s][0] * 0.5 ** (4 // 2 - drawn[s][1] // 2), drawn[s][1], s) for s in candidates]
+    assert found.tolist() == [slot for _, _, slot in sorted(rows)[:k]]

@@ -15,6 +15,8 @@ Invariants:
    (`test_old_fame_fades`), except with plain LFU (`test_plain_lfu_never_forgets`).
 5. The same calls make the same choices in every process
    (`test_a_choice_is_the_same_in_another_process`).
+6. The coldest are those that sorting by score, last hit and slot puts first
+   (`test_oracle_the_coldest_are_those_a_sort_puts_first`).
 
 Cost: O(hits) and O(candidates) for a batch of any size, 16 bytes per slot.
 
@@ -35,7 +37,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Floats, Ints, Slots
 from icestream.core.errors import DefinitionError
-from icestream.kernels.groups.cold import Stats, clock_sweep, fade_coldest, fade_hit
+from icestream.kernels.groups.cold import Stats, clock_sweep, fade_all, fade_hit
 
 #: the memory of a classifier apart from the words of its slots: a JSON object
 Memory = dict[str, Any]
@@ -114,16 +116,15 @@ class _Fading(ABC):
 
     def coldest(self, stats: Stats, candidates: Slots, k: int, tick: int, memory: Memory) -> Slots:
         """Return the slots with the lowest scores; of equal ones, those hit longest ago."""
-        k = min(k, len(candidates))
-        if k <= 0:
-            return np.empty(0, dtype=np.int64)
-        rates, keys = self.rates, np.empty(2 * k)
-        ages, slots = np.empty((2, 2 * k), dtype=np.int64)
-        scores, last = _parts(stats)
-        count = fade_coldest(
-            scores, last, candidates, tick, rates.period, rates.retain, k, keys, ages, slots
-        )
-        return slots[:count]
+        rates, (scores, last) = self.rates, _parts(stats)
+        keys = np.empty(len(candidates))
+        fade_all(scores, last, candidates, tick, rates.period, rates.retain, keys)
+        chosen, ages = _least(keys, k), last[candidates]
+        # of those as cold as the warmest that is chosen, the ones that were hit longest ago
+        equal = np.flatnonzero(keys == keys[chosen].max(initial=-1.0))
+        chosen = chosen[~np.isin(chosen, equal)]
+        chosen = np.append(chosen, equal[_least(ages[equal], k - len(chosen))])
+        return candidates[chosen[np.lexsort((chosen, ages[chosen], keys[chosen]))]]
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,17 @@ def classifier(choice: str | Classifier) -> Classifier:
         msg = f"no classifier is called {choice!r}; choose one of {', '.join(sorted(BY_NAME))}"
         raise DefinitionError(msg)
     return BY_NAME[choice]()
+
+
+def _least(values: Floats | Ints, count: int) -> Ints:
+    """Return the places of the `count` least values, or of all; of equal ones, the first."""
+    if count >= len(values):
+        return np.arange(len(values))
+    if count <= 0:
+        return np.empty(0, dtype=np.int64)
+    bound = np.partition(values, count - 1)[count - 1]
+    below = np.flatnonzero(values < bound)
+    return np.append(below, np.flatnonzero(values == bound)[: count - len(below)])
 
 
 def _parts(stats: Stats) -> tuple[Floats, Ints]:
