@@ -33,6 +33,7 @@ from bench.updates.spilled_keys import (
     spilled,
 )
 from icestream.state.queue.order import SCHEDULES
+from icestream.state.queue.pages import PagePool
 from icestream.state.queue.queue import UpdateQueue
 
 KEYS = 1_000_000
@@ -188,7 +189,7 @@ def usage(skew: float, rate: int, *, naive: bool, results: int = RESULTS) -> dic
     dice = np.random.default_rng(5)
     known = identities(WATCHED)
     weights = np.arange(1, WATCHED + 1) ** -skew
-    queue = UpdateQueue(SCHEMA, naive=naive, page_bytes=SMALL_PAGE)
+    queue = UpdateQueue(SCHEMA, naive=naive, pool=PagePool(page_bytes=SMALL_PAGE))
     turn = SECOND // SERVED
     per_turn = rate // SERVED
     taken, effective, pages = [], [], []
@@ -211,7 +212,7 @@ def bursts(*, naive: bool, keys: int = 20_000, steps: int = 240) -> list[int]:
     """Count pages while three bursts come, each followed by enough quiet time to drain it."""
     dice = np.random.default_rng(11)
     known = identities(keys)
-    queue = UpdateQueue(SCHEMA, naive=naive, page_bytes=4096)
+    queue = UpdateQueue(SCHEMA, naive=naive, pool=PagePool(page_bytes=4096))
     counts = []
     for step in range(steps):
         is_burst = step % (steps // 3) < steps // 12

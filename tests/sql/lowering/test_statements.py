@@ -161,7 +161,7 @@ def test_a_stream_that_is_read_twice_is_sent_once(sources: dict[str, Any], tmp_p
 
 def test_simple_conditions_leave_files_to_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
     schema = "ts timestamp, k int, word string"
-    streams = {}
+    streams: dict[str, Any] = {}
     for name in ("a", "b"):
         folder = tmp_path / name
         folder.mkdir()
