@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,14 +21,6 @@ SAMPLES = {
     "EveryQuery.test_oracle_rescaling_at_any_batch_changes_no_row": 9,
     "EveryQuery.test_crash_between_any_two_batches": 9,
 }
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let tests with Spark start first, on two of the processes."""
-    from tests.scheduling import SparkFirst
-
-    return SparkFirst(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(tryfirst=True)
