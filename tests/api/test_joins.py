@@ -149,7 +149,8 @@ def test_explain_reports_joins_and_what_leaves_memory(
     query = writer_of(tree, tmp_path).trigger(availableNow=True).start()
     query.awaitTermination()
     tree.explain(query.lastProgress)
-    assert re.search(r"measured  .* results, for 1\d* rows of .* in memory", capsys.readouterr().out)
+    measured = capsys.readouterr().out
+    assert re.search(r"measured  .* results, for 1\d* rows of .* in memory", measured)
     assert "join 3 streams by a1 = b1 = c1, join 0" in reported
     assert "by global_output_ahead, of 256 partitions of each join" in reported
 
