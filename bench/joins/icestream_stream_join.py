@@ -31,7 +31,7 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         return stream.events().select("key", f"id AS {name}_id")
 
     pairs = side("left").join(side("right"), on="key", how=plan["how"], within=plan["within"])
-    query = run_to_the_end(pairs.writeStream, plan)
+    query = run_to_the_end(pairs.writeStream.option("flush", True), plan)
     return measured(query, plan, phases=True)
 
 
