@@ -13,8 +13,8 @@ the past, which no other system reports; the table at the end is compared. All o
 (`update`). At full size a batch has 500,000 events, one to two seconds of work, as long as a
 mini-batch of Flink may wait; Flink commits every ten seconds. Statements that read no bids, one
 event of 12, read those of four times as many events, so that they run long enough to be measured.
-A statement has `PATIENCE` seconds; one that takes longer has no rate. The full size takes about 20
-minutes on two idle cores.
+A statement has `PATIENCE` seconds; one that takes longer has no rate. The full size takes more
+than 20 minutes on two idle cores, six of them to receive the rows that are compared from Flink.
 
 Limits: Spark cannot report changes of joins; for q17 it writes to
 a sink that discards rows, as Flink does always. Flink has no q6 (OVER over rows that change), and
