@@ -30,6 +30,7 @@ from icestream.core.errors import DefinitionError
 #: modules of `bench` that export a `BENCH`, in the order they are listed
 MODULES = (
     "windows.overlap",
+    "windows.density",
     "windows.fast_input",
     "windows.batch_overhead",
     "safety.crash",

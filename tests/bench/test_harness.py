@@ -280,22 +280,23 @@ def test_keys_are_spread_evenly(first: int) -> None:
 # agreement
 
 
-def test_oracle_expected_totals_follow_the_definition() -> None:
+@pytest.mark.parametrize("shape", [rows.SPARSE, rows.StreamShape(keys=7, per_tick=2)])
+def test_oracle_expected_totals_follow_the_definition(shape: rows.StreamShape) -> None:
     # range 60 s, slide 10 s: a window ends every 10 s and holds the events of the 60 s before
     #   |--pane--|--pane--|--pane--|--pane--|--pane--|--pane--|
     #   [------------------------ window ---------------------)
-    until = agreement.closed_by(100_000, 10_000, 5_000)
-    ts, key, value = rows.columns(0, 100_000)
+    until = agreement.closed_by(100_000, 10_000, 5_000, shape)
+    ts, key, value = rows.columns(0, 100_000, shape)
     found = []
     first_end = (rows.START - rows.DISORDER) // 10_000 * 10_000 + 10_000
     for end in range(first_end, until + 1, 10_000):
-        for one in range(rows.KEYS):
+        for one in range(shape.keys):
             part = value[(ts >= end - 60_000) & (ts < end) & (key == one)]
             if part.size:
                 found.append((part.size, part.sum(), part.mean(), part.min(), part.max()))
     sums = (sum(map(float, column)) for column in zip(*found, strict=True))
     plain = WindowTotals(len(found), *sums)  # type: ignore[arg-type]
-    assert agreement.expected(60_000, 10_000, until).agrees_with(plain)
+    assert agreement.expected(60_000, 10_000, until, shape).agrees_with(plain)
 
 
 def test_averages_agree_up_to_rounding() -> None:
