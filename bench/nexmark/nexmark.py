@@ -207,19 +207,20 @@ class _Flink:
     def searched(self, names: tuple[str, ...]) -> Runs:
         """Search a configuration on some statements, and run the others with the best one.
 
-        One with which a statement took too long is not chosen, unless it did with all of them.
+        Compared are the statements that have a rate with all of them: one may be stopped with a
+        slow configuration, and be too short to measure with a fast one.
         """
         on = _among(SEARCHED, names)
         found: dict[str, Runs] = {
             label: self.rates(on, options) for label, options in CONFIGURATIONS.items()
         }
-        best = max(
-            found,
-            key=lambda label: (
-                len(found[label]),
-                mean([each["eps"] for each in found[label].values()]) or 0.0,
-            ),
-        )
+        common = [name for name in on if all(name in runs for runs in found.values())]
+
+        def rate(label: str) -> float:
+            runs = found[label]
+            return mean([runs[name]["eps"] for name in common or runs]) or 0.0
+
+        best = max(found, key=rate)
         others = tuple(name for name in names if name not in on)
         measured = self.rates(others, CONFIGURATIONS[best]) | found[best]
         searched = {
