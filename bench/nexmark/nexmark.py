@@ -16,8 +16,8 @@ the past, which no other system reports; the table at the end is compared. All o
 (`update`). At full size a batch has 500,000 events, one to two seconds of work, as long as a
 mini-batch of Flink may wait; Flink commits every ten seconds. Statements that read no bids, one
 event of 12, read those of four times as many events, so that they run long enough to be measured.
-A statement has `PATIENCE` seconds; one that takes longer has no rate and is listed as stopped. The
-full size takes less than 20 minutes on two idle cores; `--only q5,q7` measures some statements.
+A statement has `PATIENCE` seconds; one that takes longer is listed as not measured. The full
+size takes less than 20 minutes on two idle cores; `--only q5,q7` measures some statements.
 
 Limits: Icestream and Spark write results as Parquet, Flink always discards them, and Spark does for
 q17, as it cannot write changes to files; it cannot report changes of joins either. Flink has no q6
@@ -76,12 +76,12 @@ BY_FLINK = tuple(name for name in STATEMENTS if name not in ("q6", "q13"))
 COMPARED_OF_FLINK = tuple(name for name in BY_FLINK if name != "q12")
 #: columns of the key where Flink reports only the new rows
 KEYS = {"q9": (0,)}
-#: where Flink's configuration is searched, and the configurations
+#: where Flink's configuration is searched, and the configurations; the first if nothing is searched
 SEARCHED = ("q4", "q5", "q17")
 CONFIGURATIONS = {
     f"{label}, mini-batch {word}": {"backend": backend, "mini_batch": word == "on"}
     for label, backend in systems.BACKENDS.items()
-    for word in ("off", "on")
+    for word in ("on", "off")
 }
 #: statements that run again with a tenth of their state as their memory
 IN_A_TENTH = ("q4", "q20")
@@ -128,7 +128,7 @@ def measure(size: Size, progress: ProgressLog, only: Sequence[str] = STATEMENTS)
     flink = _Flink(lengths, work, progress)
     runs[FLINK] = systems.peer(lambda: flink.searched(asked[FLINK]), progress)
     figures = summarise(runs, names) | {
-        "stopped": {
+        "not_measured": {
             system: [name for name in names if name not in runs[system]]
             for system, names in asked.items()
         },

@@ -41,7 +41,7 @@ statement needs, while it computes. Icestream commits every batch of 500,000 eve
 checkpoint every ten seconds and may hold rows back for a second (mini-batches). Icestream and Spark
 write their results as Parquet, but for Spark's of q17; Flink's are discarded. Statements that read
 no bids read those of four times as many events. A statement has 45 seconds; one that takes longer
-is listed as stopped and has no rate.
+is listed as not measured.
 """
 MEASURED = """
 Rates are of all events of the streams that a statement reads; *of Flink* is the ratio of two of
