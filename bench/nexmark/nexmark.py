@@ -17,7 +17,7 @@ the past, which no other system reports; the table at the end is compared. All o
 mini-batch of Flink may wait; Flink commits every ten seconds. Statements that read no bids, one
 event of 12, read those of four times as many events, so that they run long enough to be measured.
 A statement has `PATIENCE` seconds; one that takes longer is listed as not measured. The full
-size takes less than 20 minutes on two idle cores; `--only q5,q7` measures some statements.
+size is meant to take less than 20 minutes on two idle cores; `--only q5,q7` measures some of them.
 
 Limits: Icestream and Spark write results as Parquet, Flink always discards them, and Spark does for
 q17, as it cannot write changes to files; it cannot report changes of joins either. Flink has no q6
