@@ -8,6 +8,8 @@ Invariants:
 1. What was saved is loaded again, from the arena and from a snapshot
    (`test_arrays_come_back_from_the_arena_and_from_records`).
 2. Arrays that the budget has no room for are refused (`test_bounded_arrays_are_inside_the_budget`).
+3. Parts, which are files, come back the same
+   (`test_parts_come_back_from_their_files_and_from_records`).
 
 Cost: a copy of everything per version, and its bytes twice while a version is written.
 """
