@@ -10,6 +10,9 @@ Invariants:
 
 Cost: nothing while all keys fit; otherwise opening and closing a part reads and writes its keys and
 tuples.
+
+Limits: a part is halved when it grows, not when there is less memory: with less than it was made
+with, a part may not fit, and a BudgetError lists what is needed.
 """
 
 from __future__ import annotations
