@@ -370,3 +370,48 @@ def test_bounded_choices_of_one_large_group(tmp_path: Path, times: int) -> None:
     expected = zip(instants[fresh].tolist(), ends.tolist(), answers[fresh].tolist(), strict=True)
     assert sorted(key for key, change in found.items() if change) == sorted(expected)
     assert set(found.values()) <= {0, 1}
+
+
+@pytest.mark.parametrize("kind", ["max", "top"])
+@pytest.mark.parametrize("times", [6, pytest.param(50, marks=pytest.mark.slow)])
+def test_bounded_a_large_group_of_which_events_are_retracted(
+    tmp_path: Path, kind: str, times: int
+) -> None:
+    """One group of all values; each batch retracts the best quarter of those there."""
+    budget, size = 512 << 10, 4_000 if times == 6 else 16_000
+    events = PlanStream.of(COLUMNS)
+    stored = events.where("NOT asks").select("key", "value").forever()
+    asking = events.where("asks").select("value").forever()
+    left = stored.apply(("value",), lambda left, right: left.difference(right), asking)
+    functions = (Aggregate("max", "value", "value"), Aggregate("count", None, "n"))
+    made = left.apply(
+        ("key",), lambda group: group.agg(*functions) if kind == "max" else group.top(2, "value")
+    )
+    flow = dataflow(made, "update", columns=(COLUMNS,), slack=0)
+    # an event has seven words
+    count = 2 * times * budget // 3 // 56 // size * size
+    values = np.random.default_rng(5).permutation(count)
+    found: Counter[tuple[int, int | None, int]] = Counter()
+    alive = np.zeros(count, dtype=np.bool_)
+    answers: list[list[int]] = []
+    with small_sizes(quota=budget // 2, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for number, some in enumerate(np.split(values, count // size)):
+            best = np.flatnonzero(alive)[::-1][: size // 4]
+            alive[some], alive[best] = True, False
+            answers.append(np.flatnonzero(alive)[::-1][: 1 if kind == "max" else 2].tolist())
+            both, asks = np.append(some, best), np.repeat([False, True], [len(some), len(best)])
+            zeros, instants = np.zeros_like(both), np.full(len(both), number * SECOND)
+            batch = as_batch(instants, zeros, both, asks, flow.batch_schema)
+            (delivery,) = query.driver.batch(query.next_batch, [[batch]])
+            assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
+            rows = query.rows([delivery])
+            lifetime = rows.column("lifetime").combine_chunks()
+            edges = (lifetime.field(each).cast(pa.int64()).to_pylist() for each in ("start", "end"))
+            columns = (rows.column(each).to_pylist() for each in ("value", "change"))
+            for start, end, value, change in zip(*edges, *columns, strict=True):
+                found[start, end, value] += change
+    for number, expected in enumerate(answers):
+        at = number * SECOND
+        now = [v for (le, re, v), n in found.items() for _ in range(n) if le <= at < (re or at + 1)]
+        assert sorted(now, reverse=True) == expected

@@ -23,6 +23,10 @@ from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import Micros
 
 
+#: returns an id for each row; rows that may cancel or replace each other have equal ones
+Kinds = Callable[[pa.RecordBatch], Ids]
+
+
 @dataclass(frozen=True)
 class Wear:
     """How appended rows make others superfluous, and how to be rid of them."""
@@ -31,6 +35,8 @@ class Wear:
     consolidated: Callable[[GroupRows], GroupRows]
     #: int64 column: a row with a negative value cancels another; without it any may replace another
     sign: str | None = None
+    #: which rows `consolidated` has to see together; without it, all rows of a group
+    kinds: Kinds | None = None
 
 
 @dataclass(frozen=True)
@@ -102,11 +108,12 @@ class Groups(Protocol):
         """Return whether the rows of a portion can be read at once: not if one group is large."""
         ...
 
-    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+    def pieces(self, synopsis: int, slots: Slots, kinds: Kinds | None = None) -> GroupPieces:
         """Return the rows of distinct groups of a portion, in one batch or, of one group, several.
 
-        A group too large for memory is read in batches, in the order of appending. Rows appended
-        later are not among them. A batch may be empty.
+        A group too large for memory is read in batches, in the order of appending; with `kinds`,
+        rows of one kind are in one batch, in this order. Rows appended later are not among them. A
+        batch may be empty.
         """
         ...
 
