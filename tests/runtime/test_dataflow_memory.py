@@ -125,7 +125,7 @@ def test_bounded_a_large_request_is_answered_without_a_trace(tmp_path: Path) -> 
 
 
 def test_an_aggregate_that_needs_a_whole_group_is_named(tmp_path: Path) -> None:
-    total, most = Aggregate("sum", "rating", "total"), Aggregate("max", "total", "most")
+    total, most = Aggregate("sum", "rating", "total"), Aggregate("mode", "total", "most")
     made = PlanStream.of(RATINGS).window(10_000 * SECOND)
     made = made.apply(["user", "item"], lambda item: item.agg(total))
     flow = dataflow(made.apply(["user"], lambda user: user.agg(most)), "update", slack=0)

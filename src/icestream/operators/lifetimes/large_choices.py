@@ -1,10 +1,10 @@
 """Minima and maxima of a group too large for memory, revised a range of time after the other.
 
-Idea: events that are alive together are merged into one row. Of an input that retracts some, the rows
-of one kind are read together, and only those left of each are merged. So the
-answers of a range of time follow from few rows: the events that begin or end in it, and one for all
-that span it. An answer that reaches the end of a range is carried into the next one. Rows that were
-shown are compared with the answers that begin where they do, and are written again.
+Idea: events that are alive together are merged into one row. Of an input that retracts some, the
+rows of one kind are read together, and those left of them are merged. So the answers of a range of
+time follow from few rows: the events that begin or end in it, and one for all that span it. An
+answer that reaches the end of a range is carried into the next one. Rows that were shown are
+compared with the answers that begin where they do, and are written again.
 
 Invariants:
 1. The changes add up to the aggregate at each instant

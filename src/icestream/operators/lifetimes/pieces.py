@@ -13,7 +13,7 @@ Invariants:
 Cost: one reading of the group, and one of the pieces with edges for each round; in memory the
 bounds and one row for each piece.
 
-Limits: events that were retracted can be merged only if all words can be taken back.
+Limits: no object aggregates.
 """
 
 from __future__ import annotations
@@ -72,16 +72,14 @@ class EventsInPieces:
     def of(
         cls, rows: EventRows, groups: Groups, slots: Slots, watermark: Micros
     ) -> EventsInPieces | None:
-        """Read a group once; None if its events cannot be merged."""
+        """Read a group once; None if it has no rows left."""
         due, most = INFINITY, 1
         pieces: list[PieceBounds] = []
         known: StoredEvents | None = None
-        stored = groups.pieces(0, slots)
+        stored = rows.pieces(groups, slots)
         for piece in stored:
             found = rows.found(piece, 1, watermark)
-            events = found.events
-            if not rows.can_merge(events):
-                return None
+            events = rows.left(found)
             ahead = np.concatenate([events.le, events.re])
             ahead = np.minimum(ahead[ahead >= watermark], END - 1) + 1
             due = int(ahead.min(initial=due))
@@ -128,7 +126,7 @@ class EventsInPieces:
             if piece.begin[0] < reach and piece.end[1] >= since:
                 some = piece.spanning if piece.spans(since, reach) else None
                 if some is None:
-                    read = self.rows.found(self.stored.read(number), 1, since).events
+                    read = self.rows.left(self.rows.found(self.stored.read(number), 1, since))
                     some = piece.merged(self.rows, read, since, reach)
                 waiting.append(some)
                 size += len(some.le)

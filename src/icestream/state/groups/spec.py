@@ -22,7 +22,6 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import Micros
 
-
 #: returns an id for each row; rows that may cancel or replace each other have equal ones
 Kinds = Callable[[pa.RecordBatch], Ids]
 

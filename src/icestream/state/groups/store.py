@@ -461,7 +461,9 @@ class GroupStore(Groups):
     def _check_size(self, synopsis: int, slots: Slots) -> None:
         """Raise BudgetError if the rows of a group do not fit into memory as a whole."""
         name = self._synopses[synopsis].name
-        self._check_bytes(f"all rows {name!r} of one group", 8 * int(self._words(synopsis, slots)[0]))
+        self._check_bytes(
+            f"all rows {name!r} of one group", 8 * int(self._words(synopsis, slots)[0])
+        )
 
     def _check_bytes(self, what: str, size: int) -> None:
         """Raise BudgetError if rows do not fit into memory together."""
