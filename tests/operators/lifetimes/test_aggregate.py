@@ -20,7 +20,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
-from icestream.operators.lifetimes import invertible_aggregate, large_choices
+from icestream.operators.lifetimes import pieces
 from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate, of_growing
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
@@ -89,7 +89,7 @@ def test_oracle_aggregates_that_can_be_taken_back(
 
 def test_oracle_large_groups_are_swept_in_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(12):
-        monkeypatch.setattr(invertible_aggregate, "AT_ONCE", 1 + 7 * (seed % 2))
+        monkeypatch.setattr(pieces, "AT_ONCE", 1 + 7 * (seed % 2))
         kind = scenarios.ScenarioKind(revisions=20, groups=1 + seed % 2, pace=4 * (seed % 4))
         batches = scenarios.scenario(Random(seed), [PORT], kind)
         operator = aggregate(SUMS)
@@ -115,7 +115,7 @@ def test_oracle_choices_of_large_groups_are_revised_in_ranges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for seed in range(16):
-        monkeypatch.setattr(large_choices, "AT_ONCE", 1 + 7 * (seed % 2))
+        monkeypatch.setattr(pieces, "AT_ONCE", 1 + 7 * (seed % 2))
         kind = scenarios.ScenarioKind(revisions=20, groups=1 + seed % 2, pace=4 * (seed % 4))
         operator = aggregate(CHOICES)
         if seed % 4 < 2:

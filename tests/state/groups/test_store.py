@@ -21,6 +21,7 @@ from icestream.state.groups.cleaning import _pointing_elsewhere
 from icestream.state.groups.cold.manager import Manager, Policy
 from icestream.state.groups.directory import part
 from icestream.state.groups.facts import Fact
+from icestream.state.groups.memory import PORTION
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.spec import GroupRows, Synopsis, Wear
 from icestream.state.groups.store import FEW_WORN, GroupStore
@@ -465,6 +466,31 @@ def test_bounded_worn_groups_are_consolidated(tmp_path: Path) -> None:
         assert {sum(values) for values in content(store, range(9)).values()} == {40}
 
 
+def test_bounded_operators_get_few_rows_at_once_however_much_memory_there_is(
+    tmp_path: Path,
+) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 28)
+    groups, rows_each = 8, PORTION // 3 // 3
+    with space.version() as store:
+        store.begin(0)
+        slots = store.locate(*identities(range(groups)))
+        numbers = np.repeat(np.arange(groups), rows_each)
+        store.append(0, slots[numbers], rows(numbers, numbers))
+        one = store.locate(*identities([groups]))
+        store.append(
+            0,
+            np.repeat(one, 4 * rows_each),
+            rows(numbers[: 4 * rows_each], numbers[: 4 * rows_each]),
+        )
+        portions = list(store.portions(slots))
+        assert sorted(slot for some in portions for slot in some.tolist()) == sorted(slots.tolist())
+        assert max(map(len, portions)) == 3
+        assert not store.fits(0, one)
+        pieces = [some.rows.num_rows for some in store.pieces(0, one)]
+        assert sum(pieces) == 4 * rows_each
+        assert max(pieces) * 3 <= PORTION
+
+
 @pytest.mark.parametrize("options", [LOG, EVICT])
 def test_bounded_worn_groups_beyond_memory_are_consolidated(
     tmp_path: Path, options: StoreOptions
@@ -477,7 +503,8 @@ def test_bounded_worn_groups_beyond_memory_are_consolidated(
         return GroupRows(found.owners[places], found.rows.take(pa.array(places)))
 
     def kinds(some: pa.RecordBatch) -> Ids:
-        return some.column(0).to_numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        keys: Ids = some.column(0).to_numpy().astype(np.uint64)
+        return keys * np.uint64(0x9E3779B97F4A7C15)
 
     quota, count = 1 << 17, 16_000
     space = GroupSpace(

@@ -29,7 +29,7 @@ from icestream.operators.lifetimes.changes import LE, RE, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
-from icestream.operators.lifetimes.pieces import AT_ONCE, PieceBounds, middle_edge
+from icestream.operators.lifetimes.pieces import PieceBounds, middle_edge, rows_at_once
 from icestream.operators.lifetimes.revisable_output import payload_of, stretches_of
 from icestream.state.groups.spec import GroupPieces, GroupRows
 
@@ -94,7 +94,7 @@ class EventRanges:
             yield begin, events
 
     def _next(self, begin: Micros) -> tuple[Micros, EventWords]:
-        end, most = INFINITY, AT_ONCE * self._most
+        end, most = INFINITY, rows_at_once(self._most)
         events, waiting, size = self._nothing, list[EventWords](), 0
         for number, bounds in enumerate(self._bounds):
             if bounds.begin[0] < end and bounds.end[1] > begin:

@@ -28,8 +28,9 @@ from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Stor
 from icestream.operators.lifetimes.rows_by_group import END
 from icestream.state.groups.spec import GroupPieces, Groups
 
-#: rows of one round, in those of the largest piece
+#: rows of one round, in those of the largest piece, unless they are many
 AT_ONCE = 8
+MANY = 1 << 15
 
 
 @dataclass
@@ -121,7 +122,7 @@ class EventsInPieces:
             return None
         events = self.found.events.where(np.zeros(len(self.found.events.le), dtype=np.bool_))
         waiting: list[EventWords] = []
-        size, most = 0, AT_ONCE * self.most
+        size, most = 0, rows_at_once(self.most)
         for number, piece in enumerate(self.pieces):
             if piece.begin[0] < reach and piece.end[1] >= since:
                 some = piece.spanning if piece.spans(since, reach) else None
@@ -138,6 +139,11 @@ class EventsInPieces:
                 waiting, size = [], len(events.le)
         self.found = replace(self.found, events=events)
         return reach
+
+
+def rows_at_once(piece: int) -> int:
+    """Return the rows of one round, given those of the largest piece."""
+    return max(piece, min(AT_ONCE * piece, MANY))
 
 
 def middle_edge(events: EventWords, since: Micros, reach: Micros) -> Micros | None:

@@ -56,7 +56,7 @@ from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
 from icestream.state.groups.inline_groups import InlineGroupWriter
 from icestream.state.groups.kinds import KindParts
-from icestream.state.groups.memory import Gathered, Memory
+from icestream.state.groups.memory import PORTION, Gathered, Memory
 from icestream.state.groups.migration import Mover
 from icestream.state.groups.options import Past, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
@@ -106,7 +106,7 @@ class GroupStore(Groups):
         share = space.account.budget.total if share is None else share
         self._work = int(share * WORK)
         #: words of a large group that are read at once
-        self._piece_words = self._work // 3 // 8
+        self._piece_words = min(self._work // 3 // 8, PORTION)
         space.account.reserve(self._work)
         arena, count = space.arena, len(self._synopses)
         self.facts = Facts(arena, self.name)
@@ -415,7 +415,7 @@ class GroupStore(Groups):
     @property
     def _whole_words(self) -> int:
         """Words of a group that is read as a whole where it need not be."""
-        return max(self.memory.at_once, self.heap.limit // LARGE // 8)
+        return min(max(self.memory.at_once, self.heap.limit // LARGE // 8), PORTION)
 
     @property
     def _keeps_inline(self) -> int:
@@ -487,7 +487,7 @@ class GroupStore(Groups):
 
     def _rows_at_once(self, rows: pa.RecordBatch) -> int:
         work = self.memory.work
-        return max(1, work // 2 * int(rows.num_rows) // max(1, int(rows.nbytes)))
+        return max(1, min(work // 2, 8 * PORTION) * int(rows.num_rows) // max(1, int(rows.nbytes)))
 
     def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
         encoded = self._codecs[synopsis].encode(rows)
