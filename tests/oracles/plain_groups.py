@@ -93,9 +93,12 @@ class PlainGroups(Groups):
         found = self.read(synopsis, slots)
         some = self._piece_rows or max(1, found.rows.num_rows)
         if kinds is not None:
-            part = kinds(found.rows) % np.uint64(-(-found.rows.num_rows // some) or 1)
-            parts = [found.where(part == number) for number in range(int(part.max(initial=0)) + 1)]
-            return GroupPieces(len(parts), parts.__getitem__)
+            count = -(-found.rows.num_rows // some) or 1
+            part = kinds(found.rows) % np.uint64(count)
+            parts = [found.where(part == number) for number in range(count)]
+            return GroupPieces(
+                count, parts.__getitem__, lambda ids: (ids % np.uint64(count)).astype(np.int64)
+            )
 
         def read(number: int) -> GroupRows:
             first = number * some

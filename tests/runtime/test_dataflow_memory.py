@@ -337,6 +337,53 @@ def test_bounded_aggregates_and_lists_of_one_large_group(
     assert most.tolist() == [*np.maximum.accumulate(values).tolist(), *later[1:].tolist()]
 
 
+class Counting(StatefulProcessor):
+    """Counts values in a map, and adds it up when it is asked."""
+
+    output = "key long, total long, one long"
+
+    def init(self, handle: Any) -> None:
+        """Declare the map."""
+        self.counts = handle.getMapState("counts", "value long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802
+        """Put values, or add up the map."""
+        del timers
+        if any(rows["asks"]):
+            total = sum(n for (n,) in self.counts.values())
+            return [{"key": key[0], "total": total, "one": self.counts.getValue((7,))[0]}]
+        for value in rows["value"]:
+            self.counts.updateValue((value,), (value % 5,))
+        return None
+
+
+@pytest.mark.parametrize("times", [6, pytest.param(50, marks=pytest.mark.slow)])
+def test_bounded_a_map_of_one_large_group(tmp_path: Path, times: int) -> None:
+    """Each value is put twice: the map is consolidated on the log."""
+    budget, size = 256 << 10, 8_000
+    keys = pa.schema([COLUMNS.field("key")])
+    operator = UserDefined(Counting(), keys, COLUMNS)
+    events = PlanStream.of(COLUMNS)
+    made = events.apply(["key"], lambda group: group.through(operator, "map", grows=True))
+    flow = dataflow(made, "append", columns=(COLUMNS,), slack=0)
+    # an entry has four words
+    count = times * budget // 32 // size * size
+    values = np.random.default_rng(5).permutation(count)
+    tables = []
+    with small_sizes(quota=budget, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for some in [*np.split(np.append(values, values), 2 * count // size), np.array([0])]:
+            zeros, asks = np.zeros_like(some), np.full(len(some), len(some) == 1)
+            instants = np.full(len(some), query.next_batch * SECOND)
+            batch = as_batch(instants, zeros, some, asks, flow.batch_schema)
+            (delivery,) = query.driver.batch(query.next_batch, [[batch]])
+            assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
+            tables.append(query.rows([delivery]))
+        tables.append(query.flush())
+    (found,) = pa.concat_tables(tables).to_pylist()
+    assert (found["total"], found["one"]) == (int((values % 5).sum()), 7 % 5)
+
+
 @pytest.mark.parametrize("times", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_bounded_choices_of_one_large_group(tmp_path: Path, times: int) -> None:
     budget, size, length = 256 << 10, 3_000, 1000 * SECOND

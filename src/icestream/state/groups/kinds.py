@@ -23,7 +23,7 @@ from tempfile import mkstemp
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ids, Ints
 from icestream.state.arena import write_at
 from icestream.state.groups.spec import GroupPieces, GroupRows, Kinds
 from icestream.state.rows import RowCodec
@@ -47,16 +47,19 @@ class KindParts:
 
     def add(self, rows: pa.RecordBatch, kinds: Kinds) -> None:
         """Add a run of rows."""
-        count = np.uint64(self._count)
-        # the upper half of an id, scaled
-        part = (kinds(rows) >> np.uint64(32)) * count >> np.uint64(32)
+        part = self._part(kinds(rows))
         order = np.argsort(part, kind="stable")
-        first = np.searchsorted(part[order], np.arange(self._count + 1, dtype=np.uint64))
+        first = np.searchsorted(part[order], np.arange(self._count + 1))
         encoded = self._codec.encode(rows.take(pa.array(order)))
         write_at(self._path, self._file, encoded.words.view(np.uint8).data, self._end)
         self._rows.append(first)
         self._places.append(self._end + 8 * encoded.offsets[first])
         self._end += encoded.words.nbytes
+
+    def _part(self, kinds: Ids) -> Ints:
+        """Return the part of each kind: the upper half of its id, scaled."""
+        half = np.uint64(32)
+        return np.asarray((kinds >> half) * np.uint64(self._count) >> half).astype(np.int64)
 
     def pieces(self) -> GroupPieces:
         """Return the parts, once all rows were added."""
@@ -73,4 +76,4 @@ class KindParts:
                 done += os.preadv(self._file, [part], int(places[run, number]))
             return GroupRows(np.zeros(count, dtype=np.int64), self._codec.decode(words, count))
 
-        return GroupPieces(self._count, read)
+        return GroupPieces(self._count, read, self._part)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
@@ -71,6 +72,8 @@ class GroupPieces:
 
     count: int
     read: Callable[[int], GroupRows]
+    #: returns the number of the batch that has the rows of each kind, if it has only one group's
+    place: Callable[[Ids], Ints] = lambda kinds: np.zeros(len(kinds), dtype=np.int64)
 
     def __iter__(self) -> Iterator[GroupRows]:
         return map(self.read, range(self.count))
