@@ -425,7 +425,7 @@ def test_bounded_a_large_group_of_which_events_are_retracted(
     tmp_path: Path, kind: str, times: int
 ) -> None:
     """One group of all values; each batch retracts the best quarter of those there."""
-    budget, size = 512 << 10, 4_000 if times == 6 else 16_000
+    budget, size = 512 << 10, 4_000 if times == 6 else 32_000
     events = PlanStream.of(COLUMNS)
     stored = events.where("NOT asks").select("key", "value").forever()
     asking = events.where("asks").select("value").forever()
