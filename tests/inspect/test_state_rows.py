@@ -215,11 +215,13 @@ def test_kept_rows_of_update_joins_are_those_that_can_match(tmp_path: Path) -> N
     plan = KINDS["update joins"].plan()
     assert isinstance(plan, Updates)
     operator, made = fronts_fed(plan)
-    states = {type(front).__name__: state for front, state in operator.states()}
+    (held,) = operator.states()
+    names = [type(node).__name__ for node in operator.nodes]
+    states = dict(zip(names, held, strict=True))
     for side in ("left", "right"):
         found = read_all(Reading(root, operator="join 4", kept=side))
-        held = table_of(states["PreQueueJoin"][f"{side}.rows"])
-        assert bag(found.drop_columns(["__shard", "__group"])) == bag(held)
+        rows = table_of(states["PreQueueJoin"][f"{side}.rows"])
+        assert bag(found.drop_columns(["__shard", "__group"])) == bag(rows)
         one = read_all(Reading(root, operator="join 4", kept=side, key={"key": "2"}))
         assert set(one.column("key").to_pylist()) == {2}
     times = read_all(Reading(root, operator="union 2")).column("__last_update").to_pylist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,10 @@ from tests.fixtures.update_streams import (
     splits_of,
 )
 from tests.suites.crash_runs import staged
+
+PLENTY = 64 << 20
+#: bytes of a shard that are enough for a batch, not for all keys
+LITTLE = 530 << 10
 
 #: symbol, price, time, source
 Told = tuple[str, int, int, int]
@@ -436,6 +441,37 @@ def test_oracle_trees_before_the_queue_beside_the_plain_answer(name: str, tmp_pa
             found[row["symbol"]] = row
     assert found == expected
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("budget", [PLENTY, pytest.param(LITTLE, id="little")])
+def test_bounded_a_tree_with_more_keys_than_fit(budget: int, tmp_path: Path) -> None:
+    """Each key has a bid and later an ask; in between come bids of thousands of other keys.
+
+    The processes restart, and now and then their disk is lost. With little memory one of 16 parts
+    of the keys is there at a time.
+    """
+    front = PreQueueJoin(UNION, C, 20_000)
+    clock = ManualClock()
+    plan = replace(tree_plan(front, clock), budget=60 * SECOND)
+    found, kept = [], 0
+    with staged(tight=True):
+        query = open_updates(plan, tmp_path, shards=1, budget=budget)
+        for number in range(16):
+            clock.at += SECOND
+            if number % 3 == 2:
+                query = open_updates(plan, tmp_path, shards=1, budget=budget)
+            if number % 5 == 4:
+                shutil.rmtree(tmp_path / "local")
+            at, side = 1 + 1000 * number, 2 if number >= 8 else number % 2
+            keys = range(250 * (number % 8), 250 * (number % 8) + 250)
+            told = [(f"s{key}", key + number, at + n, side) for n, key in enumerate(keys)]
+            (delivery,) = query.driver.batch(number, [[as_travelling(told, plan.columns)]])
+            found += query.rows([delivery]).to_pylist()
+            kept = len(list(Path(tmp_path / "local").rglob("front-*")))
+    assert [(row["symbol"], row["bid"], row["ask"]) for row in found] == [
+        (f"s{key}", key + key // 250, key + 8 + key // 250) for key in range(2000)
+    ]
+    assert kept == (1 if budget == PLENTY else 16)
 
 
 def test_oracle_windows_over_a_join_are_over_all_its_matches(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ Cost: a copy of everything per version, and its bytes twice while a version is w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -25,6 +27,8 @@ import pyarrow as pa
 
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
+from icestream.state.files import storage_error
+from icestream.state.identities import EVERY_ID, IdRange
 from icestream.state.log.ipc import read_table, write_table
 from icestream.state.queue.arrays import GrowingArray
 
@@ -69,11 +73,63 @@ class SavedArrays:
         return self._arena.array(f"{self._name}.{name}", np.uint8)
 
 
-def records_of(state: State) -> Iterator[bytes]:
-    """Yield saved arrays as the payloads of records."""
+class SavedParts:
+    """The states of an operator for ranges of ids, in files beside the arrays of an arena."""
+
+    def __init__(self, arena: Arena, name: str) -> None:
+        """Attach to an arena, or begin with one part, for all ids, without a state."""
+        self._arena = arena
+        self._name = name
+        self._ranges: list[list[int]] = arena.header.setdefault(name, [[0, EVERY_ID.high]])
+
+    @property
+    def ranges(self) -> list[IdRange]:
+        """Return the ranges of all parts, in order."""
+        return [IdRange(*each) for each in self._ranges]
+
+    def divide(self, ranges: Sequence[IdRange]) -> None:
+        """Have other parts, which have no state yet."""
+        self._ranges[:] = [[each.low, each.high] for each in ranges]
+
+    def load(self, ids: IdRange) -> State | None:
+        """Return the state of a part; None if there is none."""
+        try:
+            with np.load(self._path(ids)) as found:
+                return dict(found)
+        except FileNotFoundError:
+            return None
+
+    def save(self, ids: IdRange, state: State) -> None:
+        """Save the state of a part."""
+        path = self._path(ids)
+        arrays: dict[str, Any] = {**state}
+        try:
+            with open(path, "wb") as file:
+                np.savez(file, **arrays)
+        except OSError as error:
+            raise storage_error(path, error) or error from error
+
+    def split(self, ids: IdRange) -> tuple[IdRange, IdRange]:
+        """Replace a part by two, which have no state yet; return their ranges."""
+        middle = (ids.low + ids.high) // 2
+        halves = IdRange(ids.low, middle), IdRange(middle, ids.high)
+        at = self._ranges.index([ids.low, ids.high])
+        self._ranges[at : at + 1] = [[each.low, each.high] for each in halves]
+        with suppress(FileNotFoundError):
+            os.unlink(self._path(ids))
+        return halves
+
+    def _path(self, ids: IdRange) -> str:
+        return self._arena.path(f"{self._name}-{ids.low:016x}-{ids.high:017x}")
+
+
+def records_of(state: State, ids: IdRange = EVERY_ID) -> Iterator[bytes]:
+    """Yield saved arrays, of a part of the keys, as the payloads of records."""
     for name, array in state.items():
         flat = np.ascontiguousarray(array).tobytes()
         header = {"name": name, "kind": array.dtype.str, "shape": list(array.shape)}
+        if ids != EVERY_ID:
+            header["ids"] = [ids.low, ids.high]
         head = json.dumps(header).encode() + b"\n"
         for first in range(0, max(1, len(flat)), RECORD_BYTES):
             yield head + flat[first : first + RECORD_BYTES]
@@ -92,6 +148,20 @@ def state_of(payloads: Iterable[bytes]) -> State:
         name: np.frombuffer(b"".join(parts[name]), kind).reshape(shape).copy()
         for name, (kind, shape) in shapes.items()
     }
+
+
+def parts_of(payloads: Iterable[bytes]) -> dict[IdRange, State]:
+    """Decode the saved arrays of all parts that `records_of` encoded."""
+    found: dict[IdRange, list[bytes]] = {}
+    for payload in payloads:
+        ids = json.loads(payload.partition(b"\n")[0]).get("ids")
+        found.setdefault(EVERY_ID if ids is None else IdRange(*ids), []).append(payload)
+    return {ids: state_of(part) for ids, part in found.items()}
+
+
+def bytes_in(state: State) -> int:
+    """Return the size of arrays."""
+    return sum(array.nbytes for array in state.values())
 
 
 def bytes_of(table: pa.Table) -> npt.NDArray[np.uint8]:

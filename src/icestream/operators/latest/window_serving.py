@@ -311,10 +311,10 @@ class WindowServingOperator:
                 "pace": np.array([pace.sums for pace in self._paces]),
             }
             queue = content_of(self._windows.queue.arrays)
-            before = {} if self._pre_queue is None else self._pre_queue.state()
-            states = ((QUEUE, queue), (OTHERS, others), (BEFORE, before))
-            for kind, state in states:
-                for payload in records_of(state):
+            before = () if self._pre_queue is None else self._pre_queue.records()
+            kinds = (QUEUE, records_of(queue)), (OTHERS, records_of(others)), (BEFORE, before)
+            for kind, payloads in kinds:
+                for payload in payloads:
                     self._shard.segment(BASE).append(payload, synopsis=kind)
             self._shard.seal(BASE)
             self._snapshots.take()
@@ -374,7 +374,7 @@ class WindowServingOperator:
         self._staleness.recall(other)
         self._recall(other["pace"].tolist())
         if self._pre_queue is not None:
-            self._pre_queue.take_over([state_of(each[BEFORE]) for each in snapshots], keeps)
+            self._pre_queue.take_over([each[BEFORE] for each in snapshots], keeps)
 
     def _replay(self, found: dict[int, list[bytes]]) -> None:
         parts = [read_batch(payload) for payload in found[TUPLES]]
