@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,29 @@ def test_the_exit_code_reports_whether_every_bar_holds(
     measurement = Measurement({}, (Bar.at_least("flatness", 0.8, measured),))
     monkeypatch.setattr(registry, "benches", lambda: [bench(measurement)])
     assert command.bench_command("keys", "full", None, False) == code
+
+
+def test_some_cases_of_a_bench_are_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def narrowed(only: Sequence[str]) -> Bench:
+        asked.append(only)
+        return bench(MEASURED)
+
+    monkeypatch.setattr(registry, "benches", lambda: [replace(bench(MEASURED), narrowed=narrowed)])
+    assert command.bench_command("keys", "small", None, False, "a,b") == 0
+    assert asked == [["a", "b"]]
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_bench_without_names_for_its_cases_takes_no_only() -> None:
+    with pytest.raises(DefinitionError, match="leave out --only"):
+        command.bench_command("keys", "small", None, False, "a,b")
+
+
+def test_nexmark_names_the_statements_it_has() -> None:
+    with pytest.raises(DefinitionError, match=r"unknown statements q23: choose some of q0, q1"):
+        command.bench_command("nexmark", "small", None, False, "q5,q23")
 
 
 @pytest.mark.usefixtures("listed")
