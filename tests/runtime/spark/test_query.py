@@ -185,7 +185,9 @@ def test_bad_rows_are_quarantined_with_the_late_ones(
     result = windows.groupBy("key").agg(ice.user(broken, "n").alias("total"))
     folder = f"{tmp_path}/late"
     with pytest.raises(DefinitionError, match="lateEvents"):
-        result.writeStream.options(onBadRow="quarantine", checkpointLocation="chk").start("out")
+        result.writeStream.options(
+            onBadRow="quarantine", checkpointLocation=f"{tmp_path}/chk"
+        ).start(folder)
     seen = Collector()
     query = start(result, seen, flush=True, lateEvents=folder, onBadRow="quarantine")
     query.awaitTermination()
