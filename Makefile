@@ -20,6 +20,10 @@ EXAMPLES := vwap market recommender integration lending advertising
 # Spark starts Java by JAVA_HOME and its Python workers by PYSPARK_PYTHON
 WITH_SPARK = JAVA_HOME="$$(tools/java.sh)"; export JAVA_HOME PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python";
 
+# Most tests wait for the disk: they write where /dev/shm has 4 GB free, unless TMPDIR says where
+SCRATCH = if [ -z "$${TMPDIR:-}" ] && [ "$$(df --output=avail -BG /dev/shm 2>/dev/null | tail -n 1 | tr -dc 0-9)" -ge 4 ] 2>/dev/null; then \
+	TMPDIR=$$(mktemp -d /dev/shm/icestream-tests.XXXXXX); export TMPDIR; trap 'rm -rf "$$TMPDIR"' EXIT; fi;
+
 # Tests run a JVM for seconds: its first compiler and its simplest collector take two thirds of the time
 SHORT_JVM = export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
 
@@ -70,7 +74,7 @@ doctor: $(READY) ## check Java, memory and disk of this machine
 
 .PHONY: test
 test: $(READY) ## run the tests in four processes, without those marked slow or cluster
-	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest -n 4 --dist loadscope -m "not slow and not cluster" --durations=25 $(ARGS)
+	@$(WITH_SPARK) $(SHORT_JVM) $(SCRATCH) $(BIN)/python -m pytest -n 4 --dist loadscope -m "not slow and not cluster" --durations=25 $(ARGS)
 
 .PHONY: test-kernels-plain
 test-kernels-plain: $(READY) ## run the tests of kernels as plain Python, for debuggers and coverage

@@ -35,6 +35,7 @@ from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
+from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.edges import Edges
 from icestream.operators.lifetimes.ordering import Order
@@ -240,6 +241,12 @@ class Events(StreamWords):
             f"{each.function}({', '.join(texts) or '*'}) as {each.alias}" for each, texts in found
         )
         return before._applied(operator, f"aggregate {shown}", grows=False)
+
+    def _conditions_met(self, conditions: Sequence[str]) -> Events:
+        """Return, for events that never end, which boolean columns were true in the group."""
+        scope = self._scope("_conditions_met", "groupApply")
+        operator = ConditionsMet(self._node.payload, scope.keys, conditions)
+        return self._applied(operator, f"met {', '.join(conditions)}", grows=True)
 
     def top(
         self,

@@ -36,7 +36,7 @@ from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import SOURCE, Plan
 from icestream.plan.nodes.updates import Updates
-from icestream.runtime.driver import Driver, least_memory
+from icestream.runtime.driver import Driver
 from icestream.runtime.exchange.refused_rows import refused_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
@@ -66,6 +66,7 @@ from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.work import Executor
+from icestream.runtime.work.choice import least_memory
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions

@@ -23,61 +23,51 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.lineage import ShardLineage, even_routes, shards_of
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion, Together
-from icestream.plan.grid.parts import parts_of
-from icestream.plan.nodes.queries import Plan, check_same_plan
+from icestream.plan.nodes.queries import check_same_plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import state_schema_of, written
+from icestream.runtime.elasticity import Elasticity, VersionShards
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.version.bulk_files import BulkFiles
+from icestream.runtime.version.committing import commit_of, latest_times
 from icestream.runtime.version.disk_use import DiskUse
 from icestream.runtime.version.idle_sources import IdleSources
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.quotas import advised
-from icestream.runtime.version.resharding import Resharding, resharded
 from icestream.runtime.version.retention import SWEEP_EVERY, VersionRetention
 from icestream.runtime.version.run_folders import new_run, remove_other_runs
-from icestream.runtime.version.scaling import next_sizing, placed, placement_report, task_bounds
-from icestream.runtime.version.settings import LEAST_QUOTA, Settings
-from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.version.settings import Settings
+from icestream.runtime.version.task import ShardReport
 from icestream.runtime.version.work import (
     Arrivals,
     BatchChanged,
     Executor,
     Parcel,
     VersionContext,
-    VersionResult,
-    Work,
     total,
 )
-from icestream.runtime.work.dataflow.work import DataflowWork, check_memory, least_quota
-from icestream.runtime.work.latest.work import UpdatesWork
-from icestream.runtime.work.windows.work import WindowWork
+from icestream.runtime.work.choice import work_of
 from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
-from icestream.state.snapshot_schedule import When
 from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.versions.commits import (
-    CHANGED_PLAN,
-    EVENTS,
     EXCHANGE,
     LATEST_END,
-    NO_SHARD,
     RESULTS,
     REWRITTEN,
     Commit,
-    LiveSegment,
     VersionStore,
     latest_of,
 )
@@ -125,7 +115,6 @@ class Driver(Generic[Batch_contra]):
         """
         self._plan = plan
         self._settings = settings
-        self._check_shards(settings.shards)
         self._files = files
         self._executor = executor
         own = plan.clock if isinstance(plan, Updates) else SystemClock()
@@ -134,6 +123,7 @@ class Driver(Generic[Batch_contra]):
         remembered = self.store.remember_plan(plan.describe(), written(state_schema_of(plan)))
         self._plan = plan = plan.as_stored(remembered)
         check_same_plan(settings.root, remembered, plan.describe())
+        self._elasticity = Elasticity(plan, settings, executor)
         self._work = work_of(plan, files, settings)
         self._bulk_files = BulkFiles(files, executor.each)
         self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
@@ -153,16 +143,12 @@ class Driver(Generic[Batch_contra]):
         self._fuse: Together | None = None
         if isinstance(plan, Dataflow) and plan.measured:
             self._fuse = "auto"
-        #: shards of a component, as they will be from the next version but one on
-        self._shards = settings.shards
-        self._resharding = Resharding(executor.each, lambda: executor.parallel)
         self._take(Owner.here(application, clock))
-        self._bounds = task_bounds(settings.parallelism or self._shards, self._shards)
 
     @property
     def paced(self) -> bool:
         """Return whether versions adapt to the time that batches take."""
-        return isinstance(self._plan, Updates) or not self._bounds.fixed
+        return isinstance(self._plan, Updates) or self._elasticity.by_load
 
     @property
     def ticks(self) -> bool:
@@ -247,36 +233,7 @@ class Driver(Generic[Batch_contra]):
         their number is given, it changes: the next version ends with snapshots, from which other
         shards are prepared while versions go on, until these take over.
         """
-        most = parallelism if isinstance(parallelism, int) else max(parallelism)
-        shards = max(most, self._shards) if shards is None else shards
-        bounds = task_bounds(parallelism, shards)
-        self._check_shards(shards)
-        if shards != self._shards:
-            self._check_elastic(shards)
-        self._bounds, self._shards = bounds, shards
-
-    def _check_shards(self, shards: int) -> None:
-        """Refuse more shards than there are key groups, or than the memory is enough for."""
-        plan, settings = self._plan, replace(self._settings, shards=shards, parallelism=None)
-        if shards > plan.key_groups:
-            msg = (
-                f"there are {plan.key_groups} key groups, and a shard needs one at least: set "
-                f"{plan.key_groups} shards or fewer, not {shards}"
-            )
-            raise DefinitionError(msg)
-        settings.check_memory(_kinds_of_windows(plan))
-        if isinstance(plan, Dataflow):
-            check_memory(plan, shards, settings.budget)
-
-    def _check_elastic(self, shards: int) -> None:
-        """Refuse another number of shards where state cannot be divided."""
-        if self._plan.fixed_shards:
-            msg = (
-                f"the checkpoint at {self._settings.root} cannot change to {shards} shards: "
-                f"{self._plan.fixed_shards}. Leave .shards(...) as it was, or start a new "
-                "checkpoint"
-            )
-            raise CheckpointError(msg)
+        self._elasticity.rescale(parallelism, shards)
 
     def fuse(self, together: Together) -> None:
         """Run some operators of a job in one task from the next version on, all others separately.
@@ -286,7 +243,7 @@ class Driver(Generic[Batch_contra]):
         if not (isinstance(self._plan, Dataflow) and self._plan.names):
             msg = "fuse is for jobs (ice.job); for other queries the plan fixes what runs together"
             raise DefinitionError(msg)
-        graph, shards = self._plan.graph, self._shards
+        graph, shards = self._plan.graph, self._elasticity.shards
         RunningFusion.begin(graph, shards).chosen(graph, together, self._plan.names, shards)
         self._fuse = together
 
@@ -315,7 +272,7 @@ class Driver(Generic[Batch_contra]):
 
     def close(self) -> None:
         """Remove the arenas and exchange files of this run, and let others start."""
-        self._resharding.stop()
+        self._elasticity.stop()
         remove(self._run)
         if self._lease is not None:
             self._lease.release()
@@ -363,17 +320,13 @@ class Driver(Generic[Batch_contra]):
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
         emits = number is not None or batch is None
-        layouts = [each.layout for each in self._tables] if emits else []
-        late = [each for each in layouts if each.view == LATE_VIEW]
-        stores_bad_rows = self._settings.refused is not None
-        tables = tuple(each for each in layouts if stores_bad_rows or each not in late)
-        self._executor.refused = late[0] if late else None
-        self._executor.refused_columns = self._settings.refused
+        shards = self._elasticity.next(before, self._versions.live, self.trigger)
         context = self._context(
             version,
             watermark,
+            shards,
             timer,
-            tables,
+            self._layouts(emits=emits),
             flushing=batch is None,
             last=last,
             is_history=batch is not None and number is None,
@@ -390,7 +343,8 @@ class Driver(Generic[Batch_contra]):
                 self._note_idle(number)
                 self._settled = True
                 return None
-            seen = self._seen(before, parcels)
+            known = before.seen if before else (None,) * len(self._plan.sources)
+            seen = latest_times(known, parcels)
             active = {number for each in parcels for number in each.report.seen}
             passed = self._idle_sources.passed(seen, active)
             reached = max(self._plan.watermark(watermark, passed), flush)
@@ -400,12 +354,12 @@ class Driver(Generic[Batch_contra]):
             disk = self._disk_use(parcels, made.reports)
             disk.check(self._settings.disk)
         except BudgetError as error:
-            shard = error.shard
+            failed, memory_of = error.shard, self._elasticity.memory_of
             raise advised(
                 error,
-                context.budget,
+                self._settings.budget,
                 context.shards,
-                lambda budget: self._work.quota(replace(context, budget=budget), shard),
+                lambda budget: self._work.quota(replace(context, budget=memory_of(budget)), failed),
             ) from error
         finally:
             self._remove_parcels(context.folder)
@@ -413,8 +367,19 @@ class Driver(Generic[Batch_contra]):
             self.await_sink()
             timer.note("sinkWait")
         requests = Counter(commit=-REQUESTS.total(), repeated=-REPEATED.total())
-        commit = self._commit(context, number, arrived, made)
-        self._resharding.follows = all(report.follows for report in made.reports)
+        commit = commit_of(
+            context,
+            number if number is not None else self._reached(before),
+            arrived,
+            made,
+            self._versions,
+            ordinals=self._work.ordinals(context.shards),
+            asked=self._settings.shards,
+            epoch=self.store.epoch,
+            emits=emits,
+        )
+        commit = self._versions.commit(commit, context.live)
+        self._elasticity.made(shards, made.reports)
         timer.note("commit")
         requests["commit"] += REQUESTS.total()
         requests["cleaning"] -= REQUESTS.total() + self._bulk_files.requests
@@ -424,9 +389,9 @@ class Driver(Generic[Batch_contra]):
         self._versions.tidy()
         if version % SWEEP_EVERY == 0:
             self._sweep_tables()
-        if not self._resharding.is_running:
-            kept = {*commit.arenas, *self._resharding.arenas}
-            sweep(os.path.join(self._run, "arenas"), kept)
+        to_come = self._elasticity.arenas
+        if to_come is not None:
+            sweep(os.path.join(self._run, "arenas"), {*commit.arenas, *to_come})
         self._settled = True
         timer.note("tidy")
         requests["cleaning"] += REQUESTS.total() + self._bulk_files.requests
@@ -440,15 +405,26 @@ class Driver(Generic[Batch_contra]):
             budget=self._settings.budget,
             disk=(disk, self._settings.disk),
             jobs=self._plan.jobs,
+            shards=self._elasticity.report,
             requests=requests,
             idle_sources=self._idle_sources.names,
         )
         return self._delivery(commit, again=False, progress=progress)
 
+    def _layouts(self, *, emits: bool) -> tuple[TableLayout, ...]:
+        """Return the tables that shards write to, and let ingest write refused rows."""
+        layouts = [each.layout for each in self._tables] if emits else []
+        late = [each for each in layouts if each.view == LATE_VIEW]
+        stores_bad_rows = self._settings.refused is not None
+        self._executor.refused = late[0] if late else None
+        self._executor.refused_columns = self._settings.refused
+        return tuple(each for each in layouts if stores_bad_rows or each not in late)
+
     def _context(
         self,
         version: int,
         watermark: Micros,
+        shards: VersionShards,
         timer: Timer,
         tables: tuple[TableLayout, ...],
         *,
@@ -457,75 +433,36 @@ class Driver(Generic[Batch_contra]):
         is_history: bool,
     ) -> VersionContext:
         """Return the context of the version that is about to be made."""
-        before, live, settings = self.last, self._versions.live, self._settings
-        routes = even_routes(self._plan.key_groups, self._shards)
-        now = self._shards if before is None else shards_of(before.routes)
-        snapshot: When = "due"
-        reshards, stands_at = False, None
-        if before is not None:
-            change = self._resharding.next(before, self._shards, settings.budget)
-            if isinstance(change, str):
-                snapshot = change
-            else:
-                reshards, now = True, self._shards
-                stands_at = None if change is None else change.reached
-                prepared = () if change is None else change.arenas
-                before, live = resharded(before, live, now, prepared)
+        settings = self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         if settings.exchange_in_storage:
             folder = f"{settings.root}/{EXCHANGE}/{self.store.epoch:08d}"
-        arenas = before.arenas if before else ()
-        reported_before = before.decisions["placement"] if before else None
-        sizing = next_sizing(
-            reported_before,
-            self._bounds.within(now),
-            batch=None if self.trigger is None else self.trigger[1],
-            interval=settings.interval,
-            cores=self._executor.parallel,
-        )
-        placement = placed(reported_before, now, sizing.tasks, rebalance=settings.rebalance)
-
-        folder_of_arenas = os.path.join(self._run, "arenas")
-        named = (*arenas, *self._resharding.arenas)
-        templates = self._resharding.templates = {}
-
-        def task(*, shard: int, **rest: Any) -> ShardTask:
-            templates[shard // now] = made = ShardTask(
+        return VersionContext(
+            version,
+            shards.before,
+            shards.live,
+            watermark,
+            shards.routes,
+            self.last.next_ordinal if self.last else 0,
+            self._elasticity.memory,
+            shards.count,
+            folder,
+            self._executor,
+            timer.note,
+            partial(
+                shards.task,
                 files=self._files,
                 root=settings.root,
-                arenas=folder_of_arenas,
-                shard=shard,
-                place=placement[shard % now],
+                arenas=os.path.join(self._run, "arenas"),
                 version=version,
                 parcel_files=self._executor.parcel_files,
-                arena=arenas[shard] if arenas else None,
-                named=named,
                 codec=settings.codec,
                 epoch=self.store.epoch,
                 tables=tables,
                 refused=settings.refused,
-                lineage=ShardLineage.of(routes, shard) if reshards else None,
-                stands_at=stands_at,
-                snapshot=snapshot,
-                **rest,
-            )
-            return made
-
-        return VersionContext(
-            version,
-            before,
-            live,
-            watermark,
-            before.routes if before else routes,
-            self._first_ordinal,
-            settings.budget,
-            now,
-            folder,
-            self._executor,
-            timer.note,
-            task,
-            sizing,
-            placement,
+            ),
+            shards.sizing,
+            shards.placement,
             flushing,
             self._delivered,
             self.trigger,
@@ -557,133 +494,12 @@ class Driver(Generic[Batch_contra]):
             return
         self._bulk_files.remove(self._bulk_files.sizes(folder))
 
-    @property
-    def _first_ordinal(self) -> int:
-        return self.last.next_ordinal if self.last else 0
-
-    def _commit(
-        self,
-        context: VersionContext,
-        number: int | None,
-        arrived: Arrivals,
-        made: VersionResult,
-    ) -> Commit:
-        before, version, reports = context.before, context.version, made.reports
-        parcels = arrived.parcels
-        shared = {
-            "flush": context.flushing,
-            "entries": arrived.total("entries"),
-            "placement": placement_report(
-                before.decisions["placement"] if before else None,
-                context.placement,
-                context.sizing,
-                reports,
-                asked=self._settings.shards,
-            ),
-        }
-        name = before.decisions.get(CHANGED_PLAN) if before else None
-        plan = {} if name is None else {CHANGED_PLAN: name}
-        bases = tuple(
-            version if report.snapshot else (before.bases[report.shard] if before else 0)
-            for report in reports
-        )
-        commit = Commit(
-            version=version,
-            batch=number if number is not None else self._reached(before),
-            watermark=arrived.reached,
-            seen=arrived.seen,
-            routes=context.routes,
-            arenas=tuple(report.arena for report in reports),
-            added=tuple(
-                LiveSegment(report.shard, version, lifetime, info)
-                for report in reports
-                for lifetime, info in report.segments
-            )
-            + tuple(
-                LiveSegment(NO_SHARD, version, EVENTS, p.sent.raw_events, p.report.begins)
-                for p in made.raw_events
-                if p.sent.raw_events is not None
-            ),
-            released=tuple((each.shard, ordinal) for each in reports for ordinal in each.released),
-            results=tuple(
-                report.result
-                for report in reports
-                if report.result is not None and (number is not None or context.flushing)
-            ),
-            late=tuple(
-                info
-                for info in (*(p.sent.late for p in parcels), *(r.refused for r in reports))
-                if info is not None
-            ),
-            tables=tuple(
-                file
-                for files in (*(r.tables for r in reports), *(p.sent.tables for p in parcels))
-                for file in files
-            ),
-            bases=bases,
-            next_ordinal=self._next_ordinal(context, parcels),
-            decisions={**plan, **shared, **made.decisions},
-            totals=self._totals(parcels, reports),
-            epoch=self.store.epoch,
-        )
-        commit = replace(commit, horizon=self._horizon(commit))
-        return self._versions.commit(commit, context.live)
-
-    def _next_ordinal(self, context: VersionContext, parcels: Sequence[Parcel]) -> int:
-        """Return the first ordinal that neither shards nor stored events use."""
-        free = context.first_ordinal + self._work.ordinals(context.shards) + len(parcels)
-        kept = [
-            each.sent.raw_events.ordinal for each in parcels if each.sent.raw_events is not None
-        ]
-        return max(free, 1 + max(kept, default=0))
-
-    def _horizon(self, commit: Commit) -> Micros:
-        """Return the watermark of the oldest base: no rebuild reads anything from before it."""
-        oldest = min(commit.bases)
-        if oldest == 0:
-            return MINUS_INFINITY
-        if self.last is None or oldest > self.last.version:
-            return max(commit.settled, MINUS_INFINITY if self.last is None else self.last.horizon)
-        return max(self.last.horizon, self._versions.settled(oldest))
-
-    def _totals(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]) -> dict[str, int]:
-        before = self.last.totals if self.last else {}
-        news = {
-            "events": total(parcels, "rows"),
-            "late": total(parcels, "late"),
-            "without_time": total(parcels, "without_time"),
-            "bad_rows": sum(each.sent.bad_rows for each in parcels)
-            + sum(report.statistics["bad_rows"] for report in reports),
-            "rows": sum(sum(report.rows) for report in reports),
-        }
-        return {name: before.get(name, 0) + count for name, count in news.items()}
-
-    def _seen(self, before: Commit | None, parcels: Sequence[Parcel]) -> tuple[Micros | None, ...]:
-        old = before.seen if before else (None,) * len(self._plan.sources)
-        return tuple(
-            max(
-                (
-                    latest
-                    for latest in (seen, *(p.report.seen.get(number) for p in parcels))
-                    if latest is not None
-                ),
-                default=None,
-            )
-            for number, seen in enumerate(old)
-        )
-
     # -- resuming from the checkpoint ------------------------------------------------------
 
     def _take(self, owner: Owner) -> None:
         """Become the owner of the checkpoint, then clean up and resume from it."""
-        settings, found = self._settings, self.store.latest()
-        if found is not None:
-            now = shards_of(found.routes)
-            asked = found.decisions["placement"].get("asked", now)
-            self._shards = now if settings.shards == asked else settings.shards
-            if self._shards != now:
-                self._check_elastic(self._shards)
-            self._check_shards(self._shards)
+        settings = self._settings
+        self._elasticity.resume(self.store.latest())
         left = self._versions.stored()
         epoch = self.store.take(owner).epoch
         self._executor.epoch = epoch
@@ -772,24 +588,3 @@ class Driver(Generic[Batch_contra]):
 def _waits(last: Commit | None) -> bool:
     """Return whether a version left work for later ones."""
     return last is not None and bool(last.decisions.get("waiting"))
-
-
-def least_memory(plan: Computation) -> int:
-    """Return the bytes that a driver needs for one shard of every component of a plan."""
-    if isinstance(plan, Dataflow):
-        return plan.jobs * least_quota(plan)
-    return _kinds_of_windows(plan) * LEAST_QUOTA
-
-
-def _kinds_of_windows(plan: Computation) -> int:
-    return sum(part.windows for part in parts_of(plan)) if isinstance(plan, Plan) else 1
-
-
-def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
-    """Return the work with which the driver makes versions of a plan."""
-    if isinstance(plan, Updates):
-        return UpdatesWork(plan)
-    if isinstance(plan, Dataflow):
-        return DataflowWork(plan)
-    assert isinstance(plan, Plan)
-    return WindowWork(plan, files, settings.root)

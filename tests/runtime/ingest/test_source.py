@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ def write(folder: Path, kind: str, files: int, rows: int = 300, **changes: pa.Da
         else:
             with ipc.new_file(path, table.schema) as writer:
                 writer.write_table(table, 50)
+        # Spark takes files in the order of their times
+        os.utime(path, (1_000_000_000 + number,) * 2)
 
 
 def stream_of(spark: SparkSession, folder: Path, kind: str = "parquet") -> DataFrame:

@@ -85,6 +85,8 @@ class Run:
         local = os.path.join(folder, "local")
         self.settings = Settings(os.path.join(folder, "checkpoint"), local, 400 << 20, shards)
         self.query = LocalQuery(plan, self.settings, QuickFiles())
+        #: progress of the last batch
+        self.facts: dict[str, Any] = {}
 
     @property
     def shards(self) -> int:
@@ -95,8 +97,9 @@ class Run:
     def feed(self, batch: int) -> list[str]:
         """Return the rows of a batch."""
         count = 30 if self.plan.jobs > 2 else 80
-        table = self.query.feed(events(self.plan, batch, count, keys=30), batch)
-        return sorted(map(repr, table.to_pylist()))
+        made = self.query.driver.batch(batch, events(self.plan, batch, count, keys=30))
+        self.facts = made[0].progress.get("icestream", self.facts)
+        return sorted(map(repr, self.query.rows(made).to_pylist()))
 
     def restart(self) -> None:
         """Stop the query and start it again."""
@@ -217,9 +220,9 @@ def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:
         found = [run.feed(batch) for batch in range(1, 6)]
         assert run.shards == 2
         go_on.set()
-        run.query.driver._resharding._change._thread.join()  # type: ignore[union-attr]
+        run.query.driver._elasticity._resharding._change._thread.join()  # type: ignore[union-attr]
         found += [run.feed(6)]
-        run.query.driver._resharding._change._thread.join()  # type: ignore[union-attr]
+        run.query.driver._elasticity._resharding._change._thread.join()  # type: ignore[union-attr]
         found += [run.feed(batch) for batch in range(7, BATCHES)]
     assert run.shards == 5
     assert run.query.driver.last is not None
@@ -227,7 +230,9 @@ def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:
     assert [*found, run.rest()] == expected[1:]
 
 
-def test_crash_a_preparation_that_fails_is_done_without(tmp_path: Path) -> None:
+def test_crash_a_preparation_that_fails_is_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     plan = PLANS["windows"]()
     expected = undisturbed(plan, tmp_path / "calm")
     run = Run(plan, tmp_path / "failed")
@@ -237,6 +242,8 @@ def test_crash_a_preparation_that_fails_is_done_without(tmp_path: Path) -> None:
         found += [run.feed(batch) for batch in range(1, BATCHES)]
     assert prepare.called
     assert run.shards == 5
+    assert run.facts["shardsNotPrepared"] == "OSError: disk full"
+    assert "disk full" in caplog.text
     assert [*found, run.rest()] == expected
 
 

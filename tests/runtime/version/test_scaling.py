@@ -18,7 +18,6 @@ from bench.adaptation.operators_of_state import OPERATORS
 from icestream.core.errors import DefinitionError
 from icestream.plan.balance.sizing import SHRINK_AFTER, Sizing
 from icestream.runtime import local
-from icestream.runtime.driver import least_memory
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.scaling import (
     next_sizing,
@@ -29,6 +28,7 @@ from icestream.runtime.version.scaling import (
 )
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.work.choice import least_memory
 from icestream.testing.moving_shards import SeparateDisks, separate_disks
 from icestream.testing.sources import StreamShape, batches_of, generate
 from tests.fixtures.checkpoints import KINDS, events

@@ -33,6 +33,7 @@ from icestream.operators.dataflow.table_lookup import TableLookup
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import BEGAN
+from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.first_events import FirstEvents
 from icestream.operators.lifetimes.join import StreamJoin
@@ -55,6 +56,7 @@ from icestream.plan.nodes.events import (
     Node,
     United,
     before,
+    only_grows,
     rebuilt,
     upstream,
 )
@@ -170,6 +172,12 @@ def stays(node: Node) -> bool:
     return _holds(node) in (_STAYS, _ALWAYS)
 
 
+def stay_forever(node: Node) -> bool:
+    """Return whether events never end and are never retracted, in whichever mode they are read."""
+    finals = (each for each in upstream(node) if isinstance(each, Final))
+    return _holds(node) == _FOREVER and only_grows(node) and not any(finals)
+
+
 def _holds(node: Node) -> str:
     """Return when the rows of a node hold."""
     if node.stays or isinstance(node, Framed | Final):
@@ -211,7 +219,7 @@ def _applied_hold(node: Applied, before: list[str]) -> str:
             return _STAYS
         case FirstEvents():
             return _STAYS if first == _INSTANT else first
-        case LifetimeAggregate() | TopK() | StreamDifference():
+        case LifetimeAggregate() | TopK() | StreamDifference() | ConditionsMet():
             return _LIVES if first == _INSTANT else first
         case StreamJoin():
             return _together(before)
@@ -276,7 +284,8 @@ def _at_each_instant(node: Node) -> bool:
         case Applied(operator=LifetimeAggregate() as operator):
             return not operator.depends_on_order
         case Applied():
-            return isinstance(node.operator, StreamJoin | StreamDifference | TopK)
+            kinds = StreamJoin | StreamDifference | TopK | ConditionsMet
+            return isinstance(node.operator, kinds)
     return isinstance(node, FromSource | Entered | Left | United)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from icestream.operators.dataflow.steps import Filtering, Padding, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
 from icestream.operators.lifetimes.answers import LifetimeAggregate
+from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.join import StreamJoin
 from icestream.operators.lifetimes.match_join import MatchJoin
@@ -58,7 +59,9 @@ def _followed(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:  # noqa:
             return _common([_followed(each, keys_of) for each in node.parts])
         case Applied(operator=TopK() | StreamDifference()):
             return _followed(node.inputs[0], keys_of)
-        case Applied(operator=LifetimeAggregate() | MatchJoin()) if node.scope is not None:
+        case Applied(operator=LifetimeAggregate() | ConditionsMet() | MatchJoin()) if (
+            node.scope is not None
+        ):
             found, kept = _followed(node.inputs[0], keys_of), frozenset(node.scope.keys)
             return found and tuple(each & kept for each in found)
         case Applied(operator=StreamJoin()) if node.scope is not None:

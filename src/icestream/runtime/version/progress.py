@@ -40,6 +40,7 @@ def progress_of(
     budget: int,
     disk: tuple[DiskUse, int | None],
     jobs: int,
+    shards: Mapping[str, Any],
     requests: Mapping[str, int],
     idle_sources: Sequence[str],
 ) -> dict[str, Any]:
@@ -90,6 +91,7 @@ def progress_of(
             "panesRead": sum(r.statistics.get("panes_read", 0) for r in reports),
             "rebuiltShards": [r.shard for r in reports if r.rebuilt],
             **placement_facts(commit.decisions["placement"]),
+            **shards,
             "latestEventTime": max((t for t in commit.seen if t is not None), default=None),
             **shard_facts(reports, live, jobs),
             **key_group_facts((parcel.report.load for parcel in parcels), commit.routes),

@@ -25,18 +25,20 @@ Cost: a snapshot of every shard, a restore from it in the background (the direct
 groups, not the log), and what a version or two wrote is read again. Until segments expire or are
 cleaned, the commit names them once for each shard.
 
-Limits: shards are prepared one after the other (one for four cores), with the memory that they
-will have on top of the query's. On several hosts, one that is not prepared where it will run is
-restored by the version that begins with it.
+Limits: shards are prepared one after the other (one for four cores), in memory that those which run
+leave (`runtime/elasticity`); if that is too little, they are restored. On several hosts, one that
+is not prepared where it will run is restored by the version that begins with it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any
 
+from icestream.core.units import format_bytes
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
 from icestream.runtime.version.task import ShardTask
 from icestream.state.snapshot_schedule import When
@@ -54,6 +56,41 @@ ROUNDS = 8
 #: cores for which one shard is prepared at a time
 CORES = 4
 
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SpareMemory:
+    """The memory for shards in preparation."""
+
+    #: bytes for all that are prepared at a time
+    bytes: int
+    #: bytes that a shard needs, and those that it will have
+    least: int
+    most: int
+    #: tasks that run at the same time
+    cores: int
+
+    @property
+    def at_once(self) -> int:
+        """Return how many shards are prepared at a time."""
+        return max(1, min(self.cores // CORES, self.bytes // self.least))
+
+    @property
+    def quota(self) -> int:
+        """Return the bytes of a shard in preparation."""
+        return min(self.most, self.bytes // self.at_once)
+
+    @property
+    def shortage(self) -> str | None:
+        """Return why nothing can be prepared; None if that is possible."""
+        if self.bytes >= self.least:
+            return None
+        return (
+            f"the shards that run leave {format_bytes(self.bytes)} of memory, and one in "
+            f"preparation needs {format_bytes(self.least)}"
+        )
+
 
 @dataclass
 class ShardChange:
@@ -61,6 +98,8 @@ class ShardChange:
 
     #: the version with the snapshots
     base: int
+    #: shards of a component
+    shards: int
     #: tasks of the new shards, each with the arena that it has so far
     tasks: list[ShardTask]
     #: does pieces of work, one task each
@@ -69,7 +108,8 @@ class ShardChange:
     at_once: int = 1
     #: the version that the arenas are of
     reached: int | None = None
-    failed: bool = False
+    #: why a preparation failed
+    failure: str | None = None
     _rounds: int = 0
     _thread: Thread | None = field(default=None, repr=False)
     _stopped: bool = False
@@ -88,17 +128,17 @@ class ShardChange:
 
         Waits a little.
         """
-        if not self._has_caught_up(last) and not self.is_running and not self.failed:
+        if not self._has_caught_up(last) and not self.is_running and self.failure is None:
             self._rounds += 1
             self._thread = Thread(target=self._prepare, args=(last.version,), daemon=True)
             self._thread.start()
         if self._thread is not None:
             self._thread.join(PATIENCE)
-        return self._has_caught_up(last) and not self.is_running and not self.failed
+        return self._has_caught_up(last) and not self.is_running and self.failure is None
 
     def is_possible(self, last: Commit) -> bool:
         """Return whether the snapshots are still those that the shards of a version begin with."""
-        return not self.failed and set(last.bases) == {self.base}
+        return self.failure is None and set(last.bases) == {self.base}
 
     def stop(self) -> None:
         """Prepare no further shard, and wait for the ones that are being prepared."""
@@ -122,25 +162,24 @@ class ShardChange:
                 for task, arena in zip(some, self.each([t.prepare for t in some]), strict=True):
                     self.tasks[task.shard] = replace(task, arena=arena, stands_at=version)
             self.reached = version
-        except Exception:
-            self.failed = True
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            _LOG.warning("shards were not prepared, so a batch will restore them", exc_info=True)
 
 
 class Resharding:
     """Brings the number of shards of a query to the one that is wanted."""
 
-    def __init__(
-        self, each: Callable[[Sequence[Callable[[], Any]]], list[Any]], cores: Callable[[], int]
-    ) -> None:
+    def __init__(self, each: Callable[[Sequence[Callable[[], Any]]], list[Any]]) -> None:
         """Prepare shards with `each`, which does pieces of work in tasks."""
         self._each = each
-        self._cores = cores
         self._change: ShardChange | None = None
         #: whether the next snapshots are for a version that restores all shards by itself
         self._by_itself = False
-        #: a task of each component, as the last version ran it, and whether others can follow them
-        self.templates: dict[int, ShardTask] = {}
-        self.follows = False
+        #: a task of each component, as the last version ran it; none if others cannot follow them
+        self.samples: dict[int, ShardTask] = {}
+        #: why the last change was not prepared, if it was to be
+        self.failure: str | None = None
 
     @property
     def arenas(self) -> tuple[str, ...]:
@@ -152,7 +191,7 @@ class Resharding:
         """Return whether shards are being prepared now."""
         return self._change is not None and self._change.is_running
 
-    def next(self, last: Commit, shards: int, budget: int) -> When | ShardChange | None:
+    def next(self, last: Commit, shards: int, memory: SpareMemory) -> When | ShardChange | None:
         """Return what the next version does about it: the change, or when it takes snapshots.
 
         None: it has the new shards and restores them, from the snapshots of the last one.
@@ -162,27 +201,30 @@ class Resharding:
             return "due"
         change = self._change
         if change is not None:
-            wanted = len(change.tasks) == shards * len(self.templates)
+            wanted = change.shards == shards
             if not wanted or not change.is_possible(last):
-                self._by_itself = wanted
+                self._by_itself, self.failure = wanted, change.failure
                 self.stop()
                 change = None
         if change is None:
             if any(base != last.version for base in last.bases):
                 return "now"
-            if self._by_itself or not self.follows:
+            if not self.samples or self._by_itself:
                 self._by_itself = False
                 return None
-            change = self._change = self._begun(last, shards, budget)
+            self.failure = memory.shortage
+            if self.failure is not None:
+                return None
+            change = self._change = self._begun(last, shards, memory)
         return change if change.is_ready(last) else "later"
 
-    def _begun(self, last: Commit, shards: int, budget: int) -> ShardChange:
-        routes, count = even_routes(len(last.routes), shards), shards * len(self.templates)
+    def _begun(self, last: Commit, shards: int, memory: SpareMemory) -> ShardChange:
+        routes, count = even_routes(len(last.routes), shards), shards * len(self.samples)
         tasks = [
             replace(
-                self.templates[shard // shards],
+                self.samples[shard // shards],
                 shard=shard,
-                quota=budget // count,
+                quota=memory.quota,
                 arena=NO_ARENA,
                 lineage=ShardLineage.of(routes, shard),
                 parcels=(),
@@ -195,7 +237,7 @@ class Resharding:
             )
             for shard in range(count)
         ]
-        return ShardChange(last.version, tasks, self._each, max(1, self._cores() // CORES))
+        return ShardChange(last.version, shards, tasks, self._each, memory.at_once)
 
     def stop(self) -> None:
         """End a change that is under way, or over."""

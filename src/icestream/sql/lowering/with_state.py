@@ -2,9 +2,9 @@
 
 Idea: rows are either *points*, at their instant, or they stay forever, as in a table. Joins whose
 conditions bound the distance of instants work on points; all others, and all aggregates that do not
-group by the instant, work on rows that stay. COUNT(DISTINCT x) groups by x inside each group and
-counts the groups, in one aggregate with the counts and sums beside it; MIN and MAX of text are a
-top of one row.
+group by the instant, work on rows that stay. COUNT(DISTINCT x) groups by x inside each group, once
+for all its conditions, and counts the groups that met them, in one aggregate with the counts and
+sums beside it; MIN and MAX of text are a top of one row.
 
 Invariants:
 1. Answers are those of DuckDB over the same rows (`tests/sql/lowering`).
@@ -29,6 +29,7 @@ from icestream.operators.dataflow.steps import Padding
 from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
 from icestream.operators.lifetimes.window_copies import WindowEnds
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
+from icestream.plan.events.current_rows import stay_forever
 from icestream.plan.events.features import ORDER_FUNCTIONS, UP_TO_ROW, UP_TO_TIME, FeatureCall
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -173,23 +174,19 @@ def _distinct(
 ) -> Events:
     """Count the different values in each group, of all rows or of those that satisfy a condition.
 
-    A call has the condition before the value, if it has one. If no row ever leaves, the greatest
-    condition of a value tells whether one of its rows satisfies it. The rows themselves, with nulls
-    for what is known of values, are beside these rows for calls that skip nulls.
+    A call has the condition before the value, if it has one. The rows themselves, with nulls for
+    what is known of values, are beside these rows for calls that skip nulls.
     """
-    grows = group._node.grows
     is_there = {name: temporary("there") for calls in values.values() for name in calls}
+    # without rows beside them, groups in which nothing is counted need a row too
+    known = {} if beside else {temporary("known"): "true"}
     parts = []
     for value, calls in values.items():
-        inner, flags = [], []
         for name, call in calls.items():
-            rows, held = temporary("rows"), call.arguments[0] if call.arguments[1:] else "true"
-            some = aggregate_functions.max(f"int({held})") if grows else None
-            inner.append((some or aggregate_functions.count_if(held)).alias(rows))
-            flags.append(f"{rows} > 0 AND {value} IS NOT NULL AS {is_there[name]}")
-        read = list(dict.fromkeys(text for call in calls.values() for text in call.arguments))
-        counts = group.select(*read).groupApply(value, lambda one, each=inner: one.agg(*each))
-        parts.append(counts.select(*flags))
+            held = call.arguments[0] if call.arguments[1:] else "true"
+            known[is_there[name]] = f"{held} AND {value} IS NOT NULL"
+        parts.append(_met(group, value, known))
+        known = {}
     chosen = [aggregate_functions.count_if(flag).alias(name) for name, flag in is_there.items()]
     row = temporary("row")
     for name, call in beside.items():
@@ -202,6 +199,18 @@ def _distinct(
     columns = pa.schema(list(fields.values()))
     padded = [each._mapped(Padding(columns), columns, "with nulls") for each in parts]
     return reduce(Events.union, padded).agg(*chosen)
+
+
+def _met(group: Events, value: str, conditions: Mapping[str, str]) -> Events:
+    """Return a row of flags for each value of a group: which conditions one of its rows meets."""
+    texts = [f"{text} AS {name}" for name, text in conditions.items()]
+    chosen = group.select(value, *texts)
+    if stay_forever(group._node):
+        met = chosen.groupApply(value, lambda one: one._conditions_met(list(conditions)))
+        return met.select(*conditions)
+    counts = [aggregate_functions.count_if(each).alias(each) for each in conditions]
+    counted = chosen.groupApply(value, lambda one: one.agg(*counts))
+    return counted.select(*(f"{each} > 0 AS {each}" for each in conditions))
 
 
 # -- frames --------------------------------------------------------------------------------
