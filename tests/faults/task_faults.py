@@ -152,6 +152,7 @@ class FaultyExecutor:
     ) -> None:
         """Wrap an executor; `before_shards` is called in the driver, between its two jobs."""
         self.executor = executor
+        self.cores_to_come = executor.cores_to_come
         self.parcel_files: Files = executor.parcel_files
         self._ingest = ingest
         self._shard = shard
