@@ -141,7 +141,10 @@ def wrong(results: Path, scale: Scale) -> int:
     events = scale.batch * scale.batches
     rows = dataset.dataset(str(results), format="parquet")
     missing: int = abs(events - rows.count_rows())
-    latest = pa.scalar((events - SYMBOLS) * SECOND // scale.rate, pa.timestamp("us", tz="UTC"))
+    # Spark's setting decides how instants are stored: with or without a zone, in which unit
+    kind = rows.schema.field("time").type
+    instant = (events - SYMBOLS) * SECOND // scale.rate
+    latest = pa.scalar(instant, pa.timestamp("us", tz=kind.tz)).cast(kind)
     last = rows.to_table(filter=dataset.field("time") >= latest)
     trades = TradeColumns(scale.rate)
     exact = {

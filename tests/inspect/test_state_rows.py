@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -25,6 +26,7 @@ from icestream.operators.latest.saved_arrays import table_of
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import NoSchema, read, state_schema_of, written
 from tests.fixtures.checkpoints import KINDS, events, make, opened
+from tests.fixtures.dataflow_plans import PlanStream, dataflow
 from tests.fixtures.plans import open_query, window_plan
 
 WINDOWED = ("windows", "tumbling", "objects", "sessions")
@@ -215,11 +217,13 @@ def test_kept_rows_of_update_joins_are_those_that_can_match(tmp_path: Path) -> N
     plan = KINDS["update joins"].plan()
     assert isinstance(plan, Updates)
     operator, made = fronts_fed(plan)
-    states = {type(front).__name__: state for front, state in operator.states()}
+    (held,) = operator.states()
+    names = [type(node).__name__ for node in operator.nodes]
+    states = dict(zip(names, held, strict=True))
     for side in ("left", "right"):
         found = read_all(Reading(root, operator="join 4", kept=side))
-        held = table_of(states["PreQueueJoin"][f"{side}.rows"])
-        assert bag(found.drop_columns(["__shard", "__group"])) == bag(held)
+        rows = table_of(states["PreQueueJoin"][f"{side}.rows"])
+        assert bag(found.drop_columns(["__shard", "__group"])) == bag(rows)
         one = read_all(Reading(root, operator="join 4", kept=side, key={"key": "2"}))
         assert set(one.column("key").to_pylist()) == {2}
     times = read_all(Reading(root, operator="union 2")).column("__last_update").to_pylist()
@@ -337,3 +341,20 @@ def test_looking_takes_nothing_over(tmp_path: Path) -> None:
     assert Checkpoint(root).kept()
     assert prints(root) == before
     assert running.driver.batch(5, events(running.plan, 5))
+
+
+def test_bounded_a_group_beyond_memory_is_read(tmp_path: Path) -> None:
+    columns = pa.schema([("key", pa.int64()), ("value", pa.int64()), ("asks", pa.bool_())])
+    stream = PlanStream.of(columns)
+    stored = stream.where("NOT asks").select("key", "value").forever()
+    asking = stream.where("asks").select("key", "value AS wanted").window(1)
+    made = stored.apply(("key",), lambda left, right: left.difference(right), asking)
+    flow = dataflow(made, "update", columns=(columns,), slack=0)
+    query = open_query(flow, str(tmp_path), budget="8 MB", shards=1)
+    count = 40_000
+    rows = [np.zeros(count, np.int64), np.arange(count), np.zeros(count, np.bool_)]
+    instants = [pa.array(np.arange(count)).cast(flow.time), pa.array(np.zeros(count, np.int32))]
+    batch = pa.RecordBatch.from_arrays([*instants, *map(pa.array, rows)], schema=flow.batch_schema)
+    query.feed([[batch]])
+    found = read_all(Reading(str(tmp_path / "checkpoint"), memory=1 << 20, kept="0: left"))
+    assert sorted(found.column("value").to_pylist()) == list(range(count))

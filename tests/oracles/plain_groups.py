@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Kinds, Synopsis
 
 
 class PlainGroups(Groups):
@@ -88,10 +88,17 @@ class PlainGroups(Groups):
         most = self._piece_rows
         return not most or all(len(self._rows[slot][synopsis]) <= most for slot in slots.tolist())
 
-    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+    def pieces(self, synopsis: int, slots: Slots, kinds: Kinds | None = None) -> GroupPieces:
         """Return a few rows at a time, to test that callers handle pieces."""
         found = self.read(synopsis, slots)
         some = self._piece_rows or max(1, found.rows.num_rows)
+        if kinds is not None:
+            count = -(-found.rows.num_rows // some) or 1
+            part = kinds(found.rows) % np.uint64(count)
+            parts = [found.where(part == number) for number in range(count)]
+            return GroupPieces(
+                count, parts.__getitem__, lambda ids: (ids % np.uint64(count)).astype(np.int64)
+            )
 
         def read(number: int) -> GroupRows:
             first = number * some

@@ -125,7 +125,7 @@ def test_bounded_a_large_request_is_answered_without_a_trace(tmp_path: Path) -> 
 
 
 def test_an_aggregate_that_needs_a_whole_group_is_named(tmp_path: Path) -> None:
-    total, most = Aggregate("sum", "rating", "total"), Aggregate("max", "total", "most")
+    total, most = Aggregate("sum", "rating", "total"), Aggregate("mode", "total", "most")
     made = PlanStream.of(RATINGS).window(10_000 * SECOND)
     made = made.apply(["user", "item"], lambda item: item.agg(total))
     flow = dataflow(made.apply(["user"], lambda user: user.agg(most)), "update", slack=0)
@@ -241,8 +241,9 @@ def _running_sums(
 
 
 @pytest.mark.parametrize("kind", ["join", "difference"])
-def test_bounded_one_group_of_many_times_the_budget(tmp_path: Path, kind: str) -> None:
-    budget, size, times = 256 << 10, 4_000, 50
+@pytest.mark.parametrize("times", [6, pytest.param(50, marks=pytest.mark.slow)])
+def test_bounded_one_group_of_many_times_the_budget(tmp_path: Path, kind: str, times: int) -> None:
+    budget, size = 256 << 10, 4_000
     events = PlanStream.of(COLUMNS)
     stored = events.where("NOT asks").select("key", "value").forever()
     asking = events.where("asks").select("key", "value AS wanted").window(SECOND)
@@ -337,6 +338,53 @@ def test_bounded_aggregates_and_lists_of_one_large_group(
     assert most.tolist() == [*np.maximum.accumulate(values).tolist(), *later[1:].tolist()]
 
 
+class Counting(StatefulProcessor):
+    """Counts values in a map, and adds it up when it is asked."""
+
+    output = "key long, total long, one long"
+
+    def init(self, handle: Any) -> None:
+        """Declare the map."""
+        self.counts = handle.getMapState("counts", "value long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802
+        """Put values, or add up the map."""
+        del timers
+        if any(rows["asks"]):
+            total = sum(n for (n,) in self.counts.values())
+            return [{"key": key[0], "total": total, "one": self.counts.getValue((7,))[0]}]
+        for value in rows["value"]:
+            self.counts.updateValue((value,), (value % 5,))
+        return None
+
+
+@pytest.mark.parametrize("times", [6, pytest.param(50, marks=pytest.mark.slow)])
+def test_bounded_a_map_of_one_large_group(tmp_path: Path, times: int) -> None:
+    """Each value is put twice: the map is consolidated on the log."""
+    budget, size = 256 << 10, 8_000
+    keys = pa.schema([COLUMNS.field("key")])
+    operator = UserDefined(Counting(), keys, COLUMNS)
+    events = PlanStream.of(COLUMNS)
+    made = events.apply(["key"], lambda group: group.through(operator, "map", grows=True))
+    flow = dataflow(made, "append", columns=(COLUMNS,), slack=0)
+    # an entry has four words
+    count = times * budget // 32 // size * size
+    values = np.random.default_rng(5).permutation(count)
+    tables = []
+    with small_sizes(quota=budget, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for some in [*np.split(np.append(values, values), 2 * count // size), np.array([0])]:
+            zeros, asks = np.zeros_like(some), np.full(len(some), len(some) == 1)
+            instants = np.full(len(some), query.next_batch * SECOND)
+            batch = as_batch(instants, zeros, some, asks, flow.batch_schema)
+            (delivery,) = query.driver.batch(query.next_batch, [[batch]])
+            assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
+            tables.append(query.rows([delivery]))
+        tables.append(query.flush())
+    (found,) = pa.concat_tables(tables).to_pylist()
+    assert (found["total"], found["one"]) == (int((values % 5).sum()), 7 % 5)
+
+
 @pytest.mark.parametrize("times", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_bounded_choices_of_one_large_group(tmp_path: Path, times: int) -> None:
     budget, size, length = 256 << 10, 3_000, 1000 * SECOND
@@ -370,3 +418,48 @@ def test_bounded_choices_of_one_large_group(tmp_path: Path, times: int) -> None:
     expected = zip(instants[fresh].tolist(), ends.tolist(), answers[fresh].tolist(), strict=True)
     assert sorted(key for key, change in found.items() if change) == sorted(expected)
     assert set(found.values()) <= {0, 1}
+
+
+@pytest.mark.parametrize("kind", ["max", "top"])
+@pytest.mark.parametrize("times", [6, pytest.param(50, marks=pytest.mark.slow)])
+def test_bounded_a_large_group_of_which_events_are_retracted(
+    tmp_path: Path, kind: str, times: int
+) -> None:
+    """One group of all values; each batch retracts the best quarter of those there."""
+    budget, size = 512 << 10, 4_000 if times == 6 else 32_000
+    events = PlanStream.of(COLUMNS)
+    stored = events.where("NOT asks").select("key", "value").forever()
+    asking = events.where("asks").select("value").forever()
+    left = stored.apply(("value",), lambda left, right: left.difference(right), asking)
+    functions = (Aggregate("max", "value", "value"), Aggregate("count", None, "n"))
+    made = left.apply(
+        ("key",), lambda group: group.agg(*functions) if kind == "max" else group.top(2, "value")
+    )
+    flow = dataflow(made, "update", columns=(COLUMNS,), slack=0)
+    # an event has seven words
+    count = 2 * times * budget // 3 // 56 // size * size
+    values = np.random.default_rng(5).permutation(count)
+    found: Counter[tuple[int, int | None, int]] = Counter()
+    alive = np.zeros(count, dtype=np.bool_)
+    answers: list[list[int]] = []
+    with small_sizes(quota=budget // 2, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for number, some in enumerate(np.split(values, count // size)):
+            best = np.flatnonzero(alive)[::-1][: size // 4]
+            alive[some], alive[best] = True, False
+            answers.append(np.flatnonzero(alive)[::-1][: 1 if kind == "max" else 2].tolist())
+            both, asks = np.append(some, best), np.repeat([False, True], [len(some), len(best)])
+            zeros, instants = np.zeros_like(both), np.full(len(both), number * SECOND)
+            batch = as_batch(instants, zeros, both, asks, flow.batch_schema)
+            (delivery,) = query.driver.batch(query.next_batch, [[batch]])
+            assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
+            rows = query.rows([delivery])
+            lifetime = rows.column("lifetime").combine_chunks()
+            edges = (lifetime.field(each).cast(pa.int64()).to_pylist() for each in ("start", "end"))
+            columns = (rows.column(each).to_pylist() for each in ("value", "change"))
+            for start, end, value, change in zip(*edges, *columns, strict=True):
+                found[start, end, value] += change
+    for number, expected in enumerate(answers):
+        at = number * SECOND
+        now = [v for (le, re, v), n in found.items() for _ in range(n) if le <= at < (re or at + 1)]
+        assert sorted(now, reverse=True) == expected

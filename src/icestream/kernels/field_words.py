@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.compile import kernel
+from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.fixed_point import add_digits, take_digits
 
 ADD_I64 = 0
@@ -67,7 +67,7 @@ def has_inverse(op: int) -> bool:
     return bool(op < 2 or op >= 16)
 
 
-@kernel
+@lean_kernel
 def merge_field(target: Table, i: int, at: int, source: Table, j: int, place: int, op: int) -> None:
     """Merge one field of row `j` of `source` into row `i` of `target`."""
     if op == 0:
@@ -95,7 +95,7 @@ def merge_field(target: Table, i: int, at: int, source: Table, j: int, place: in
                 break
 
 
-@kernel
+@lean_kernel
 def unmerge_field(
     target: Table, i: int, at: int, source: Table, j: int, place: int, op: int
 ) -> None:

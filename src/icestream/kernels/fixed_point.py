@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Bytes, Floats, Ints, Mask, Table
-from icestream.kernels.compile import kernel
+from icestream.kernels.compile import kernel, lean_kernel
 
 Words = npt.NDArray[np.uint64]
 
@@ -95,7 +95,7 @@ def _minus(a: np.int64, b: np.int64, carry: np.int64) -> tuple[np.int64, np.int6
     return _with_carry(c, above, carry)
 
 
-@kernel
+@lean_kernel
 def add_digits(
     target: Table, i: int, at: int, source: Table, j: int, place: int, count: int
 ) -> None:
@@ -105,7 +105,7 @@ def add_digits(
         target[i, at + w], carry = _plus(target[i, at + w], source[j, place + w], carry)
 
 
-@kernel
+@lean_kernel
 def take_digits(
     target: Table, i: int, at: int, source: Table, j: int, place: int, count: int
 ) -> None:
@@ -203,7 +203,7 @@ def product_extent(x: Ints, y: Ints, valid: Mask) -> tuple[int, int, bool]:
     return low, high, specials
 
 
-@kernel
+@lean_kernel
 def _add_number(
     table: Table,
     i: int,
@@ -322,7 +322,7 @@ def raw_words(op: int) -> int:
     return 2 if (op >> _KIND_BIT) & 3 == RAW_PRODUCT else 1
 
 
-@kernel
+@lean_kernel
 def add_raw(
     table: Table, i: int, at: int, source: Table, j: int, place: int, op: int, taken: bool
 ) -> None:
@@ -349,7 +349,7 @@ def add_raw(
 # -- bytes -----------------------------------------------------------------------------------
 
 
-@kernel
+@lean_kernel
 def _complement(table: Table, i: int, of: Ints, words: Words) -> bool:
     """Write a number as words of a two's complement; return whether it is negative."""
     borrow = np.int64(0)
@@ -360,12 +360,12 @@ def _complement(table: Table, i: int, of: Ints, words: Words) -> bool:
     return bool(borrow)
 
 
-@kernel
+@lean_kernel
 def _byte(words: Words, at: int) -> np.uint64:
     return np.uint64((words[at >> 3] >> np.uint64(8 * (at & 7))) & np.uint64(0xFF))
 
 
-@kernel
+@lean_kernel
 def _significant(words: Words, count: int, negative: bool) -> tuple[int, int]:
     """Return the first byte of a number that is not zero, and the end of those that matter."""
     first = 0
@@ -399,7 +399,7 @@ def measure_sums(table: Table, sums: Table, bounds: Table, sizes: Ints) -> None:
         sizes[i] = size
 
 
-@kernel
+@lean_kernel
 def _has_specials(table: Table, i: int, at: int) -> bool:
     found = np.int64(0)
     if at >= 0:
@@ -439,7 +439,7 @@ def encode_sums(table: Table, sums: Table, bounds: Table, begins: Ints, raw: Byt
                         at += 1
 
 
-@kernel
+@lean_kernel
 def _head(raw: Bytes, at: int) -> np.int64:
     low, middle, high = np.int64(raw[at]), np.int64(raw[at + 1]), np.int64(raw[at + 2])
     return np.int64(low | (middle << 8) | (high << 16))
@@ -515,7 +515,7 @@ def decode_sums(raw: Bytes, begins: Ints, sums: Table, table: Table) -> None:
 # -- rounding --------------------------------------------------------------------------------
 
 
-@kernel
+@lean_kernel
 def _magnitude(table: Table, i: int, of: Ints, halves: Words) -> tuple[int, bool]:
     """Write the absolute value of a number as 32-bit halves; return their number and the sign."""
     top = of[COUNT] - 1
@@ -540,19 +540,19 @@ def _magnitude(table: Table, i: int, of: Ints, halves: Words) -> tuple[int, bool
     return _trimmed(halves, count), bool(negative)
 
 
-@kernel
+@lean_kernel
 def _trimmed(halves: Words, count: int) -> int:
     while count > 0 and halves[count - 1] == np.uint64(0):
         count -= 1
     return count
 
 
-@kernel
+@lean_kernel
 def _bit_length(halves: Words, count: int) -> int:
     return 32 * (count - 1) + _bits(halves[count - 1])
 
 
-@kernel
+@lean_kernel
 def _shifted(halves: Words, count: int, shift: int) -> tuple[int, bool]:
     """Multiply by 2**shift in place, or divide; return the halves, and if bits were cut off."""
     rest = False
@@ -582,7 +582,7 @@ def _shifted(halves: Words, count: int, shift: int) -> tuple[int, bool]:
     return _trimmed(halves, count + whole + 1), rest
 
 
-@kernel
+@lean_kernel
 def _rounded(halves: Words, count: int, exponent: int, rest: bool) -> float:
     """Return the double next to halves * 2**exponent, a little more if there is a rest."""
     if count == 0:
@@ -608,7 +608,7 @@ def _rounded(halves: Words, count: int, exponent: int, rest: bool) -> float:
     return float(np.float64(np.int64(mantissa)) * _POWERS[exponent + cut + 1074])
 
 
-@kernel
+@lean_kernel
 def _close_quotient(number: Words, count: int, divisor: np.float64, exponent: int) -> float:
     """Return the double next to number / divisor * 2**exponent, or NaN if that is in doubt.
 
@@ -653,7 +653,7 @@ def _close_quotient(number: Words, count: int, divisor: np.float64, exponent: in
     return float(value * _POWERS[exponent + bits - 53 + 1074])
 
 
-@kernel
+@lean_kernel
 def _divide(
     number: Words, count: int, divisor: Words, size: int, exponent: int, quotient: Words
 ) -> float:
@@ -722,7 +722,7 @@ def nearest_sums(table: Table, of: Ints, out: Floats) -> None:
         out[i] = -value if negative else value
 
 
-@kernel
+@lean_kernel
 def _put_count(number: Words, value: np.int64) -> int:
     """Write a count as halves; return how many there are."""
     number[0] = np.uint64(value) & np.uint64(0xFFFFFFFF)
@@ -760,7 +760,7 @@ def nearest_ratios(table: Table, of: Ints, by: Ints, out: Floats) -> None:
             out[i] = -value if negative != turned else value
 
 
-@kernel
+@lean_kernel
 def _multiply(a: Words, a_count: int, b: Words, b_count: int, out: Words, at: int) -> int:
     """Write a product as halves from `at` on, zeros before; return how many there are."""
     mask = np.uint64(0xFFFFFFFF)
@@ -776,7 +776,7 @@ def _multiply(a: Words, a_count: int, b: Words, b_count: int, out: Words, at: in
     return _trimmed(out, at + a_count + b_count)
 
 
-@kernel
+@lean_kernel
 def _subtract(a: Words, a_count: int, b: Words, b_count: int) -> tuple[int, bool]:
     """Replace `a` by the difference of two numbers; return its halves and if it is negative."""
     mask = np.uint64(0xFFFFFFFF)
@@ -798,7 +798,7 @@ def _subtract(a: Words, a_count: int, b: Words, b_count: int) -> tuple[int, bool
     return _trimmed(a, count), less
 
 
-@kernel
+@lean_kernel
 def _added(a: Words, a_count: int, b: Words, b_count: int) -> int:
     """Add `b` to `a`; return its halves."""
     count = max(a_count, b_count)

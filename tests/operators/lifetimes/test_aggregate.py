@@ -20,7 +20,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
-from icestream.operators.lifetimes import invertible_aggregate, large_choices
+from icestream.operators.lifetimes import pieces
 from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate, of_growing
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
@@ -89,7 +89,7 @@ def test_oracle_aggregates_that_can_be_taken_back(
 
 def test_oracle_large_groups_are_swept_in_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(12):
-        monkeypatch.setattr(invertible_aggregate, "AT_ONCE", 1 + 7 * (seed % 2))
+        monkeypatch.setattr(pieces, "AT_ONCE", 1 + 7 * (seed % 2))
         kind = scenarios.ScenarioKind(revisions=20, groups=1 + seed % 2, pace=4 * (seed % 4))
         batches = scenarios.scenario(Random(seed), [PORT], kind)
         operator = aggregate(SUMS)
@@ -115,11 +115,13 @@ def test_oracle_choices_of_large_groups_are_revised_in_ranges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for seed in range(16):
-        monkeypatch.setattr(large_choices, "AT_ONCE", 1 + 7 * (seed % 2))
+        monkeypatch.setattr(pieces, "AT_ONCE", 1 + 7 * (seed % 2))
         kind = scenarios.ScenarioKind(revisions=20, groups=1 + seed % 2, pace=4 * (seed % 4))
-        kind = replace(kind, retractions=False, holes=False)
+        operator = aggregate(CHOICES)
+        if seed % 4 < 2:
+            kind = replace(kind, retractions=False, holes=False)
+            operator = of_growing(operator)
         batches = scenarios.scenario(Random(seed), [PORT], kind)
-        operator = of_growing(aggregate(CHOICES))
         groups = PlainGroups(operator.synopses, piece_rows=1 + seed % 3)
         check(operator, batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF), groups)
 
@@ -133,6 +135,22 @@ def test_bounded_choices_of_events_that_stay_are_one_row() -> None:
         list(operator.on_changes(0, change, groups, at))
         slots = groups.locate(np.array([G[0]], np.uint64), np.array([G[1]], np.uint64))
         assert groups.read(0, slots).rows.num_rows <= 2
+
+
+def test_bounded_choices_alone_store_their_answers() -> None:
+    functions = [Aggregate("max", "x", "most"), Aggregate("min", "x", "least")]
+    operator = of_growing(lifetime_aggregate(NUMBERS, functions))
+    groups = PlainGroups(operator.synopses)
+    dice = Random(4)
+    for at in range(100):
+        some = [
+            (Event(G, at, at + 1000 + i, (dice.randrange(10**6), 0.0)), 1) for i in range(0, 50, 5)
+        ]
+        groups.begin(at)
+        list(operator.on_changes(0, changes_from(some, NUMBERS), groups, at))
+    slots = groups.locate(np.array([G[0]], np.uint64), np.array([G[1]], np.uint64))
+    answers = groups.read(1, slots).rows.num_rows
+    assert groups.read(0, slots).rows.num_rows <= 2 * answers + 10 < 200
 
 
 def timed(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:

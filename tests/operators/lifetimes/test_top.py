@@ -69,10 +69,17 @@ def best_first(by: Sequence[Order]) -> Callable[[Payload], Any]:
 
 
 def check(
-    dice: Random, k: int, by: Sequence[Order], kind: scenarios.ScenarioKind, *, partial: bool
+    dice: Random,
+    k: int,
+    by: Sequence[Order],
+    kind: scenarios.ScenarioKind,
+    *,
+    partial: bool,
+    piece_rows: int = 0,
 ) -> None:
     operator = TopK(PORT.schema, k, by, partial=partial)
-    for step in scenarios.play(operator, scenarios.scenario(dice, [PORT], kind)):
+    groups = PlainGroups(operator.synopses, piece_rows)
+    for step in scenarios.play(operator, scenarios.scenario(dice, [PORT], kind), groups):
         if step.complete or not (kind.shuffled or kind.holes):
             step.check(oracle.top(step.inputs[0], k, best_first(by)))
         assert not step.complete or min(step.output.values(), default=1) > 0
@@ -136,9 +143,20 @@ def test_no_event_is_selected_that_others_always_hide() -> None:
 
 
 @given(DICE, st.sampled_from([1, 3]), ORDERS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_reading_everything_changes_nothing(dice: Random, k: int, by: Sequence[Order]) -> None:
     check(dice, k, by, scenarios.ScenarioKind(groups=2, revisions=14), partial=False)
+
+
+@given(DICE, st.sampled_from([1, 3]), ORDERS, st.booleans(), st.sampled_from([1, 2, 5]))
+@settings(max_examples=25)
+def test_oracle_top_k_of_large_groups(
+    dice: Random, k: int, by: Sequence[Order], cuts: bool, piece_rows: int
+) -> None:
+    kind = scenarios.ScenarioKind(
+        3, 14, groups=2, cuts=cuts, holes=cuts, pace=dice.choice([0, 12]), shuffled=cuts
+    )
+    check(dice, k, by, kind, partial=dice.random() < 0.2, piece_rows=piece_rows)
 
 
 @pytest.mark.parametrize("patience", [0, 2])

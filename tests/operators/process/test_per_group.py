@@ -17,8 +17,9 @@ from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.lifetimes.changes import DIFF
 from icestream.operators.process.declarations import ObjectState, pickled
 from icestream.operators.process.operator import UserDefined
-from icestream.operators.process.per_group import StatefulProcessor
+from icestream.operators.process.per_group import StatefulProcessor, StatefulProcessorHandle
 from icestream.operators.process.stored_state import living, with_expiry
+from icestream.operators.process.values import Row
 from icestream.state.groups.spec import GroupRows
 from tests.oracles.plain_groups import PlainGroups
 from tests.oracles.process import (
@@ -81,6 +82,56 @@ def test_oracle_per_group_state_is_a_dictionary(batches: list[Batch]) -> None:
         watermark = after
         made += one.on_watermark(groups, watermark)
     assert counted(made) == simulate(batches)
+
+
+class Mapped(StatefulProcessor):
+    """Executes commands on a map."""
+
+    output = "user long, what string"
+
+    def __init__(self, ttl_ms: int | None) -> None:
+        self._ttl_ms = ttl_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._map = handle.getMapState("map", "key long, name string", "times long", self._ttl_ms)
+
+    def handleInputRows(self, key: Row, rows: Any, timers: Any) -> Iterator[Any]:  # noqa: N802
+        del timers
+        for op, a in zip(rows["op"], rows["a"], strict=True):
+            at: Row = (a, "\0" * (a % 3))
+            seen: Any = None
+            match op:
+                case "put":
+                    self._map.updateValue(at, (a + len(rows["op"]),))
+                case "get":
+                    seen = self._map.getValue(at), self._map.containsKey(at), self._map.exists()
+                case "remove":
+                    self._map.removeKey(at)
+                case "wipe":
+                    self._map.clear()
+                case "items":
+                    seen = sorted(self._map.iterator()), sorted(self._map.values())
+            yield {"user": key[0], "what": f"{op} {seen}"}
+
+
+@pytest.mark.parametrize("ttl", [None, 20])
+def test_oracle_a_map_beyond_memory_is_a_dictionary(ttl: int | None) -> None:
+    ops = ["put"] * 12 + ["get"] * 6 + ["remove"] * 3 + ["items"] * 2 + ["wipe"]
+    for seed in range(12):
+        dice = np.random.default_rng(seed)
+        batches: list[Batch] = []
+        for number in range(6):
+            times = np.sort(dice.integers(10_000 * number, 10_000 * number + 9_000, 40)).tolist()
+            some = [int(each) for each in dice.integers(0, 25, 40)]
+            count = len(ops) - (number % 3 > 0)
+            said = [ops[int(each)] for each in dice.integers(0, count, 40)]
+            steps = [InputRow(1, *each) for each in zip(times, said, some, strict=True)]
+            batches.append(([steps[:20], steps[20:]], 10_000 * (number + 1)))
+        made = []
+        for piece_rows in (0, 1 + seed % 4):
+            one = UserDefined(Mapped(ttl), "user long", PAYLOAD)
+            made.append(counted(run(one, PlainGroups(one.synopses, piece_rows), batches)))
+        assert made[0] == made[1]
 
 
 @settings(max_examples=60)

@@ -21,6 +21,7 @@ from icestream.state.groups.cleaning import _pointing_elsewhere
 from icestream.state.groups.cold.manager import Manager, Policy
 from icestream.state.groups.directory import part
 from icestream.state.groups.facts import Fact
+from icestream.state.groups.memory import PORTION
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.spec import GroupRows, Synopsis, Wear
 from icestream.state.groups.store import FEW_WORN, GroupStore
@@ -463,6 +464,100 @@ def test_bounded_worn_groups_are_consolidated(tmp_path: Path) -> None:
     with space.version() as store:
         store.begin(0)
         assert {sum(values) for values in content(store, range(9)).values()} == {40}
+
+
+def test_bounded_operators_get_few_rows_at_once_however_much_memory_there_is(
+    tmp_path: Path,
+) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 28)
+    groups, rows_each = 8, PORTION // 3 // 3
+    with space.version() as store:
+        store.begin(0)
+        slots = store.locate(*identities(range(groups)))
+        numbers = np.repeat(np.arange(groups), rows_each)
+        store.append(0, slots[numbers], rows(numbers, numbers))
+        one = store.locate(*identities([groups]))
+        store.append(
+            0,
+            np.repeat(one, 4 * rows_each),
+            rows(numbers[: 4 * rows_each], numbers[: 4 * rows_each]),
+        )
+        portions = list(store.portions(slots))
+        assert sorted(slot for some in portions for slot in some.tolist()) == sorted(slots.tolist())
+        assert max(map(len, portions)) == 3
+        assert not store.fits(0, one)
+        pieces = [some.rows.num_rows for some in store.pieces(0, one)]
+        assert sum(pieces) == 4 * rows_each
+        assert max(pieces) * 3 <= PORTION
+
+
+@pytest.mark.parametrize("options", [LOG, EVICT])
+def test_bounded_a_group_beyond_memory_is_rewritten(tmp_path: Path, options: StoreOptions) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, options, quota=1 << 17)
+    count = 10_000
+    with space.version() as store:
+        for _ in range(2):
+            store.begin(0)
+            slots = store.locate(*identities([5, 6, 7]))
+            owners = np.repeat([0, 1, 2], [3, count, 3])
+            store.rewrite(0, slots, GroupRows(owners, rows(owners, np.arange(len(owners)))))
+        assert store._space.account.budget.peak <= 1 << 17
+    if options is LOG:
+        space.lose_arena()
+    with space.version() as store:
+        store.begin(0)
+        pieces = store.pieces(0, store.locate(*identities([6])))
+        found = np.concatenate([some.rows.column(1).to_numpy() for some in pieces])
+        assert found.tolist() == list(range(3, 3 + count))
+        assert content(store, [5, 7]) == {5: [0, 1, 2], 7: [count + 3, count + 4, count + 5]}
+
+
+@pytest.mark.parametrize("options", [LOG, EVICT])
+def test_bounded_worn_groups_beyond_memory_are_consolidated(
+    tmp_path: Path, options: StoreOptions
+) -> None:
+    """One group, three times as large as memory; each version puts some of its keys again."""
+
+    def last(found: GroupRows) -> GroupRows:
+        keys = found.rows.column(0).to_numpy()[::-1]
+        places = np.sort(len(keys) - 1 - np.unique(keys, return_index=True)[1])
+        return GroupRows(found.owners[places], found.rows.take(pa.array(places)))
+
+    def kinds(some: pa.RecordBatch) -> Ids:
+        keys: Ids = some.column(0).to_numpy().astype(np.uint64)
+        return keys * np.uint64(0x9E3779B97F4A7C15)
+
+    quota, count = 1 << 17, 16_000
+    space = GroupSpace(
+        str(tmp_path), [replace(NUMBERS[0], wear=Wear(last, kinds=kinds))], options, quota=quota
+    )
+    dice, known = np.random.default_rng(4), np.zeros(count, dtype=np.int64)
+    most = 0
+    for version in range(16):
+        keys = np.arange(count) if not version else np.unique(dice.integers(0, count, 4_000))
+        known[keys] += version
+        with space.version() as store:
+            store.begin(0)
+            for some in np.array_split(keys, 8):
+                slot = store.locate(*identities([5]))
+                store.append(0, np.repeat(slot, len(some)), rows(some, known[some]))
+        with space.version() as store:
+            store.begin(0)
+            most = max(most, int(store.memory.words(store.locate(*identities([5])))[0]))
+            assert store._space.account.budget.peak <= quota
+    if options is LOG:
+        space.lose_arena()
+    assert most <= 3 * 2 * count + 3 * 4_000
+    with space.version() as store:
+        store.begin(0)
+        parts = list(store.pieces(0, store.locate(*identities([5])), kinds))
+        assert len(parts) > 10
+        found = dict[int, int]()
+        for part in parts:
+            mine = dict(zip(*(column.to_pylist() for column in part.rows.columns), strict=True))
+            assert not mine.keys() & found.keys()
+            found |= mine
+        assert found == dict(enumerate(known.tolist()))
 
 
 def test_live_bytes_are_known_from_a_few_groups(tmp_path: Path) -> None:

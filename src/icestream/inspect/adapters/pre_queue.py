@@ -18,7 +18,7 @@ from icestream.operators.latest.pre_queue import (
     PreQueueOperator,
     PreQueueUnion,
 )
-from icestream.operators.latest.saved_arrays import table_of
+from icestream.operators.latest.saved_arrays import State, table_of
 from icestream.state.keys import KeyCodec
 
 _LAST = pa.schema([pa.field("__last_update", pa.int64(), nullable=False)])
@@ -31,7 +31,7 @@ class PreQueueState:
         """List the tables: two for each join, one for each union."""
         #: table, number of the operator and name of its array
         self._tables: list[tuple[StateTable, int, str]] = []
-        arcs = [] if front is None else [spec for spec, _ in PreQueueOperator(front).states()]
+        arcs = [] if front is None else PreQueueOperator(front).nodes
         for number, arc in enumerate(arcs):
             text = ", ".join(f"{name} {value}" for name, value in arc.describe().items())
             if isinstance(arc, PreQueueJoin):
@@ -50,18 +50,23 @@ class PreQueueState:
     def read(
         self, operator: PreQueueOperator | None, shard: int, asked: ReadRequest
     ) -> Iterator[StateRows]:
-        states = [] if operator is None else [state for _, state in operator.states()]
-        for table, number, name in self._tables:
-            if table not in asked.tables:
-                continue
-            array = states[number][name]
-            if name == "last":
-                known = np.ascontiguousarray(states[number]["known"].T).view(np.uint64)
-                id_high, id_low = known[0], known[1]
-                rows = pa.RecordBatch.from_arrays([pa.array(array[: len(id_high)])], schema=_LAST)
-            else:
-                held = table_of(array).combine_chunks()
-                columns = [column.combine_chunks() for column in held.columns]
-                rows = pa.RecordBatch.from_arrays(columns, schema=table.columns)
-                id_high, id_low = KeyCodec(table.keys).identify(rows.select(table.keys.names))
-            yield asked.chosen(table, shard, rows, id_high, id_low)
+        for states in () if operator is None else operator.states():
+            for table, number, name in self._tables:
+                if table in asked.tables:
+                    yield _chosen(table, shard, states[number], name, asked)
+
+
+def _chosen(
+    table: StateTable, shard: int, state: State, name: str, asked: ReadRequest
+) -> StateRows:
+    """Return the rows of an operator that are asked for."""
+    if name == "last":
+        known = np.ascontiguousarray(state["known"].T).view(np.uint64)
+        id_high, id_low = known[0], known[1]
+        rows = pa.RecordBatch.from_arrays([pa.array(state[name][: len(id_high)])], schema=_LAST)
+    else:
+        held = table_of(state[name]).combine_chunks()
+        columns = [column.combine_chunks() for column in held.columns]
+        rows = pa.RecordBatch.from_arrays(columns, schema=table.columns)
+        id_high, id_low = KeyCodec(table.keys).identify(rows.select(table.keys.names))
+    return asked.chosen(table, shard, rows, id_high, id_low)

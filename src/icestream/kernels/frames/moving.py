@@ -27,7 +27,7 @@ References: two-stacks aggregation for operations without an inverse.
 from __future__ import annotations
 
 from icestream.core.arrays import Ints, Mask, Slots, Table
-from icestream.kernels.compile import kernel
+from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.field_words import has_inverse, merge_field, op_words, unmerge_field
 from icestream.kernels.fixed_point import RAW, add_raw, raw_words
 from icestream.kernels.prefetch import prefetch
@@ -71,7 +71,7 @@ def _tuple_words(op: int) -> int:
     return raw_words(op) if op >= RAW else op_words(op)
 
 
-@kernel
+@lean_kernel
 def enter(rows: Table, slot: int, tuples: Table, k: int, ops: Ints, places: Ints, at: Ints) -> None:
     """Let a tuple enter a moving frame: merge it into the running fields of its group."""
     for f in range(ops.size):
@@ -81,7 +81,7 @@ def enter(rows: Table, slot: int, tuples: Table, k: int, ops: Ints, places: Ints
             merge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
 
 
-@kernel
+@lean_kernel
 def leave(
     rows: Table,
     slot: int,
@@ -104,7 +104,7 @@ def leave(
         rows[slot, suffixes_at + w] = suffixes[m, w]
 
 
-@kernel
+@lean_kernel
 def forget_backs(rows: Table, slot: int, ops: Ints, at: Ints, identity: Ints) -> None:
     """Empty the running fields of moving frames that have no inverse."""
     for f in range(ops.size):
@@ -113,7 +113,7 @@ def forget_backs(rows: Table, slot: int, ops: Ints, at: Ints, identity: Ints) ->
                 rows[slot, w] = identity[w]
 
 
-@kernel
+@lean_kernel
 def show(
     rows: Table, slot: int, ops: Ints, at: Ints, suffixes_at: int, out: Table, target: int
 ) -> None:
@@ -172,7 +172,7 @@ def push_suffixes(
                 suffix += op_words(ops[f])
 
 
-@kernel
+@lean_kernel
 def _fetch(rows: Table, slots: Slots, k: int, first: int, end: int) -> None:
     """Fetch the words of a frame in the row of a tuple that comes soon."""
     if k < slots.size:
@@ -346,7 +346,7 @@ def roll(
                 shown[e] = True
 
 
-@kernel
+@lean_kernel
 def _flip_ring(
     rows: Table,
     slot: int,

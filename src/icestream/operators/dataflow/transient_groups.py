@@ -25,7 +25,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import RE, column_of, identities_of
-from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Kinds, Synopsis
 from icestream.state.identities import distinct
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
@@ -68,7 +68,7 @@ class TransientGroups(Groups):
         """Return True: there are no rows."""
         return True
 
-    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+    def pieces(self, synopsis: int, slots: Slots, kinds: Kinds | None = None) -> GroupPieces:
         return GroupPieces(1, lambda _: self.read(synopsis, slots))
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:

@@ -10,9 +10,11 @@ Invariants:
    restarts at any batch (`test_oracle_the_newest_match_of_every_key_is_served`,
    `test_oracle_trees_before_the_queue_beside_the_plain_answer`).
 2. Rows that a tree produces for a key never go back in time (the same tests).
+3. Ten times the keys that fit change nothing (`test_bounded_a_tree_with_more_keys_than_fit`).
 
 Cost: that of the operators; all updates are exchanged and logged, because a later node may need
-any.
+any. State is in files, one for each part of the keys, of which one is in memory at a time: a batch
+reads and writes the parts that it has keys of.
 
 Limits: all streams of a tree have the same key.
 """
@@ -33,14 +35,24 @@ from icestream.core.units import format_interval
 from icestream.operators.latest.coalescing import ORIGIN, NewestUpdates, folded
 from icestream.operators.latest.join import UpdateJoin
 from icestream.operators.latest.rowwise import Stateless, UpdateFilter, UpdateMap
-from icestream.operators.latest.saved_arrays import SavedArrays, State
+from icestream.operators.latest.saved_arrays import (
+    SavedParts,
+    State,
+    bytes_in,
+    common_ranges,
+    parts_of,
+    records_of,
+)
 from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.protocol import Shard
-from icestream.state.identities import IdRange
+from icestream.state.identities import EVERY_ID, IdRange
 
 #: how far a row may be behind the newest one of its side of a join, unless the query says
 LATENESS = 3_600_000_000
+#: a part of the keys takes at most this fraction of a shard's memory, and no less than these bytes
+PARTS = 16
+LEAST_PART = 1 << 15
 
 
 class _Sorted(Stateless):
@@ -229,37 +241,40 @@ class PreQueueOperator:
 
     def __init__(self, front: PreQueueNode, shard: Shard | None = None) -> None:
         """Continue with the state in the shard's arena; without a shard start empty."""
-        #: nodes with the numbers of their sources, which precede them
-        self._steps: list[tuple[PreQueueNode, PreQueueStep, list[int]]] = []
-        self._add(front)
+        self._front = front
         #: the output of the tree
         self.result = front.stream
-        self._kept = None if shard is None else SavedArrays(shard.arena, shard.account, "front")
-        known = None if self._kept is None else self._kept.load()
-        if known is not None:
-            self.recall(known)
-
-    def _add(self, front: PreQueueNode) -> int:
-        sources = [self._add(each) for each in front.sources]
-        self._steps.append((front, front.runner(), sources))
-        return len(self._steps) - 1
+        #: number of rows that arrived too late for a node, since it was opened
+        self.late = 0
+        self._parts = None if shard is None else SavedParts(shard.arena, "front")
+        self._account = None if shard is None else shard.account
+        self._most = LEAST_PART
+        if shard is not None:
+            self._most = max(LEAST_PART, shard.account.budget.total // PARTS)
+        #: the part in memory, and the bytes that are reserved for it
+        self._opened: tuple[IdRange, _Tree] | None = None
+        self._reserved = 0
 
     @property
-    def late(self) -> int:
-        """Return how many rows arrived too late for a node."""
-        return sum(arc.late for _, arc, _ in self._steps)
+    def nodes(self) -> list[PreQueueNode]:
+        """Return the nodes of the tree, each after its sources."""
+        return [node for node, _, _ in _Tree(self._front).steps]
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Process rows of all inputs and return the output of the tree, in time order."""
-        origins = np.asarray(batch.column(ORIGIN).to_numpy())
-        made: list[pa.RecordBatch] = []
-        for front, arc, sources in self._steps:
-            inputs = [made[source] for source in sources]
-            if isinstance(front, PreQueueInput):
-                mine = batch.filter(pa.array(np.isin(origins, front.numbers)))
-                inputs = [mine.select(front.stream.schema.names)]
-            made.append(arc.on_batch(inputs))
-        return made[-1]
+        id_high, _ = self.result.identify(batch)
+        made = [pa.RecordBatch.from_pylist([], self.result.schema)]
+        for ids in self._ranges:
+            mine = ids.holds(id_high)
+            if mine.any():
+                tree = self._open(ids)
+                late = tree.late
+                made.append(tree.rows(batch if mine.all() else batch.filter(pa.array(mine))))
+                self.late += tree.late - late
+        found = pa.concat_batches(made)
+        if len(made) <= 2:
+            return found
+        return found.take(pa.array(np.argsort(self.result.times(found), kind="stable")))
 
     def take(self, batch: pa.RecordBatch) -> NewestUpdates | None:
         """Process rows of all inputs and return the output of the tree, as updates of keys."""
@@ -269,39 +284,126 @@ class PreQueueOperator:
         times, ones = self.result.times(rows), np.ones(rows.num_rows, dtype=np.int64)
         return folded(NewestUpdates.of(*self.result.identify(rows), times, times, ones, rows))
 
+    def forget(self, before: Micros) -> None:
+        """Let nodes drop keys without rows since a time."""
+        for ids in self._ranges:
+            self._open(ids).forget(before)
+
     def save(self) -> None:
-        """Save the state for the next version."""
-        if self._kept is not None:
-            self._kept.save(self.state())
+        """Save the part in memory for later, in two parts if it is large."""
+        if self._opened is not None and self._parts is not None and self._account is not None:
+            (ids, tree), self._opened = self._opened, None
+            self._store(ids, tree.state())
+            self._account.release(self._reserved)
+            self._reserved = 0
+
+    def states(self) -> Iterator[list[State]]:
+        """Yield the states of all nodes, a part of the keys at a time."""
+        for ids in self._ranges:
+            yield [step.state() for _, step, _ in self._open(ids).steps]
+
+    def records(self) -> Iterator[bytes]:
+        """Yield the whole state as the payloads of records."""
+        for ids in self._ranges:
+            yield from records_of(self._open(ids).state(), ids)
+
+    def take_over(self, snapshots: Sequence[Sequence[bytes]], keeps: IdRange | None) -> None:
+        """Restore the records of a snapshot, or of those of parents for the keys in a range."""
+        parents = [part for payloads in snapshots for part in parts_of(payloads).items()]
+        parts = common_ranges([ids for ids, _ in parents])
+        if parts and self._parts is not None:
+            self._parts.divide(parts)
+        for ids in parts:
+            tree = _Tree(self._front)
+            states = [state for each, state in parents if each.meets(ids)]
+            if keeps is not None:
+                states = [tree.taken_over(states, ids.within(keeps))]
+            (state,) = states
+            tree.recall(state)
+            self._store(ids, state)
+
+    @property
+    def _ranges(self) -> list[IdRange]:
+        """Return the ranges of all parts; what is in memory is saved, since it may become two."""
+        self.save()
+        return [EVERY_ID] if self._parts is None else self._parts.ranges
+
+    def _open(self, ids: IdRange) -> _Tree:
+        """Return the tree with the state of a part, which is saved when another one is opened."""
+        if self._opened is None or self._opened[0] != ids:
+            self.save()
+            tree = _Tree(self._front)
+            state = None if self._parts is None else self._parts.load(ids)
+            if state is not None and self._account is not None:
+                self._reserved = bytes_in(state)
+                self._account.reserve(self._reserved)
+                tree.recall(state)
+            self._opened = ids, tree
+        return self._opened[1]
+
+    def _store(self, ids: IdRange, state: State) -> None:
+        """Save the state of a part, or halves of it that are small enough."""
+        assert self._parts is not None
+        keys = max((len(each) for name, each in state.items() if name.endswith("known")), default=0)
+        if bytes_in(state) <= self._most or keys <= 1 or not self.result.keys:
+            self._parts.save(ids, state)
+            return
+        for half in self._parts.split(ids):
+            self._store(half, _Tree(self._front).taken_over([state], half))
+
+
+class _Tree:
+    """The running nodes of a tree, with the state of some keys."""
+
+    def __init__(self, front: PreQueueNode) -> None:
+        #: nodes with the numbers of their sources, which precede them
+        self.steps: list[tuple[PreQueueNode, PreQueueStep, list[int]]] = []
+        self._add(front)
+
+    def _add(self, front: PreQueueNode) -> int:
+        sources = [self._add(each) for each in front.sources]
+        self.steps.append((front, front.runner(), sources))
+        return len(self.steps) - 1
+
+    @property
+    def late(self) -> int:
+        return sum(arc.late for _, arc, _ in self.steps)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        origins = np.asarray(batch.column(ORIGIN).to_numpy())
+        made: list[pa.RecordBatch] = []
+        for front, arc, sources in self.steps:
+            inputs = [made[source] for source in sources]
+            if isinstance(front, PreQueueInput):
+                mine = batch.filter(pa.array(np.isin(origins, front.numbers)))
+                inputs = [mine.select(front.stream.schema.names)]
+            made.append(arc.on_batch(inputs))
+        return made[-1]
 
     def state(self) -> State:
         return {
             f"{number}.{name}": array
-            for number, (_, arc, _) in enumerate(self._steps)
+            for number, (_, arc, _) in enumerate(self.steps)
             for name, array in arc.state().items()
         }
 
-    def states(self) -> list[tuple[PreQueueNode, State]]:
-        """Return every node with its state, for inspection."""
-        return [(front, arc.state()) for front, arc, _ in self._steps]
-
     def forget(self, before: Micros) -> None:
-        """Let nodes drop keys without rows since a time."""
-        for _, arc, _ in self._steps:
+        for _, arc, _ in self.steps:
             arc.forget(before)
 
     def recall(self, state: State) -> None:
-        for number, (_, arc, _) in enumerate(self._steps):
+        for number, (_, arc, _) in enumerate(self.steps):
             arc.recall(_own(state, number))
 
-    def take_over(self, states: Sequence[State], keeps: IdRange | None) -> None:
-        """Restore the state of a snapshot, or of those of parents for the keys in a range."""
-        if keeps is None:
-            (state,) = states
-            self.recall(state)
-            return
-        for number, (_, arc, _) in enumerate(self._steps):
-            arc.recall(arc.taken_over([_own(state, number) for state in states], keeps))
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        """Return the states of several parents, of the keys in a range, as one."""
+        return {
+            f"{number}.{name}": array
+            for number, (_, arc, _) in enumerate(self.steps)
+            for name, array in arc.taken_over(
+                [_own(state, number) for state in states], keeps
+            ).items()
+        }
 
 
 def _own(state: State, number: int) -> State:

@@ -37,7 +37,6 @@ from icestream.operators.latest.coalescing import (
 )
 from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
-from icestream.operators.latest.saved_arrays import State, records_of, state_of
 from icestream.operators.latest.waiting_keys import (
     GAP,
     NEWEST_INPUT,
@@ -162,7 +161,7 @@ class ServingLog:
                     arrays += values.columns
                     names += [f"v{place}" for place in range(values.num_columns)]
                 self._append_rows(BASE, kind, pa.RecordBatch.from_arrays(arrays, names))
-        for payload in records_of({} if self._pre_queue is None else self._pre_queue.state()):
+        for payload in () if self._pre_queue is None else self._pre_queue.records():
             self._append(BASE, KNOWN, payload, 0)
         self._shard.seal(BASE)
 
@@ -194,7 +193,7 @@ class ServingLog:
 
     def _restore_snapshots(self, infos: Sequence[SegmentInfo], keeps: IdRange | None) -> None:
         """Load a snapshot, or those of several parents for the keys in a range."""
-        before: list[State] = []
+        before: list[list[bytes]] = []
         snapshots = list(map(self._records, infos))
         self._waiting.recall(self._waiting.together([facts for facts, _ in snapshots]))
         for _, records in snapshots:
@@ -209,7 +208,7 @@ class ServingLog:
                         columns = rows.columns[len(described) :]
                         values = pa.RecordBatch.from_arrays(columns, schema=self._payload)
                     self._waiting.bring_back(described, values)
-            before.append(state_of(bytes(each.payload) for each in records[KNOWN]))
+            before.append([bytes(each.payload) for each in records[KNOWN]])
         if self._pre_queue is not None:
             self._pre_queue.take_over(before, keeps)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Mask, Slots
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, copies_of
@@ -34,7 +34,7 @@ from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.lift import Lifting, added_up
 from icestream.operators.lifetimes.rows_by_group import END, first_rows
 from icestream.operators.lifetimes.stored_rows import UNTIL
-from icestream.state.groups.spec import GroupRows, Synopsis
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
 
 _COUNT = "__count"
 _BEGAN = "__began"
@@ -158,15 +158,19 @@ class EventRows:
 
         Their starts before the last emitted instant are no longer known.
         """
-        events = found.events
-        if (events.count < 0).any():
-            left, heads = self._by_kind(found, events)
-            past = np.maximum(found.emitted_until, MINUS_INFINITY + 1) - 1
-            le = np.maximum(left.le, past[left.owner])
-            left = CountedIntervals(left.owner, left.kind, le, left.re, left.count).levelled()
-            left = left.where(left.count > 0)
-            events = _of_kinds(left, events, heads)
+        events = self.left(found)
         return replace(events, words=self._scaled(events.words, events.count))
+
+    def left(self, found: StoredEvents) -> EventWords:
+        """Return events without those retracted, each with the words of one of its copies."""
+        events = found.events
+        if not (events.count < 0).any():
+            return events
+        left, heads = self._by_kind(found, events)
+        past = np.maximum(found.emitted_until, MINUS_INFINITY + 1) - 1
+        le = np.maximum(left.le, past[left.owner])
+        left = CountedIntervals(left.owner, left.kind, le, left.re, left.count).levelled()
+        return _of_kinds(left.where(left.count > 0), events, heads)
 
     def between(self, events: EventWords, since: Micros, until: Micros) -> EventWords:
         """Return fewer rows that give the same answers between two instants; `row` is 0.
@@ -185,9 +189,12 @@ class EventRows:
         ones = np.ones(len(heads), dtype=np.int64)
         return EventWords(there.owner[heads], le[heads], re[heads], ones, words, 0 * ones)
 
-    def can_merge(self, events: EventWords) -> bool:
-        """Return whether events may be merged by `between`: objects and retracted minima not."""
-        return not len(self.inputs) and (self._folds or not (events.count < 0).any())
+    def pieces(self, groups: Groups, slots: Slots) -> GroupPieces:
+        """Return the rows of a large group; those that may cancel each other are read together."""
+        return groups.pieces(0, slots, None if self._folds else self._kinds)
+
+    def _kinds(self, rows: pa.RecordBatch) -> Ids:
+        return identities(rows.select(self._lifting.fold.schema.names))[0]
 
     def merged(self, found: StoredEvents, chosen: Mask, instant: Micros) -> EventWords:
         """Return fewer rows that give the same answers as the chosen ones from an instant on."""

@@ -110,7 +110,7 @@ class FinalAggregate(LifetimeAggregate):
         """Yield answers whose end the watermark has passed."""
         for portion in woken(groups, watermark):
             large = None
-            if not groups.fits(0, portion):
+            if not self.answers.objects.results and not groups.fits(0, portion):
                 large = EventsInPieces.of(self._rows, groups, portion, watermark)
             if large is not None:
                 yield from self._of_large(groups, portion, large, watermark)

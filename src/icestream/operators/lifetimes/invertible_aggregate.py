@@ -36,7 +36,7 @@ from icestream.operators.folding.exact_rows import ExactRows, alike, concatenate
 from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
 from icestream.operators.lifetimes.changes import DIFF, PromptOperator, changes_of, column_of
 from icestream.operators.lifetimes.lift import added_up
-from icestream.operators.lifetimes.pieces import AT_ONCE
+from icestream.operators.lifetimes.pieces import rows_at_once
 from icestream.operators.lifetimes.rows_by_group import (
     LazyRows,
     RowsByGroup,
@@ -371,7 +371,7 @@ class _StoredEdges:
 
         There the sum of stored edges is not zero, nor is it with those that are added.
         """
-        owner, end, most = self._owner, INFINITY, AT_ONCE * self._most
+        owner, end, most = self._owner, INFINITY, rows_at_once(self._most)
         found, waiting, size = owner._nothing, list[_Edges](), 0
         for number, bounds in enumerate(self._bounds):
             if any(low <= end and high >= begin for low, high in bounds):

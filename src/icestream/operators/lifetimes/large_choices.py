@@ -1,9 +1,10 @@
 """Minima and maxima of a group too large for memory, revised a range of time after the other.
 
-Idea: events of an input that grows are merged into one row where they are alive together. So the
-answers of a range of time follow from few rows: the events that begin or end in it, and one for all
-that span it. An answer that reaches the end of a range is carried into the next one. Rows that were
-shown are compared with the answers that begin where they do, and are written again.
+Idea: events that are alive together are merged into one row. Of an input that retracts some, the
+rows of one kind are read together, and those left of them are merged. So the answers of a range of
+time follow from few rows: the events that begin or end in it, and one for all that span it. An
+answer that reaches the end of a range is carried into the next one. Rows that were shown are
+compared with the answers that begin where they do, and are written again.
 
 Invariants:
 1. The changes add up to the aggregate at each instant
@@ -11,9 +12,7 @@ Invariants:
 2. A group of many times the budget is revised (`test_bounded_choices_of_one_large_group`).
 
 Cost: one reading of the group, and one of the pieces with edges for each range; what is shown is
-written again.
-
-Limits: no event may be retracted.
+written again. An input that retracts events is copied by kind for each batch.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from icestream.operators.lifetimes.changes import LE, RE, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
-from icestream.operators.lifetimes.pieces import AT_ONCE, PieceBounds, middle_edge
+from icestream.operators.lifetimes.pieces import PieceBounds, middle_edge, rows_at_once
 from icestream.operators.lifetimes.revisable_output import payload_of, stretches_of
 from icestream.state.groups.spec import GroupPieces, GroupRows
 
@@ -85,17 +84,18 @@ class EventRanges:
             spanning = self.rows.between(events, begin[1] + 1, end[0]) if is_alive else None
             self._bounds.append(PieceBounds(begin, end, spanning))
             self._most = max(self._most, len(events.le))
+            self._nothing = events.where(np.zeros(len(events.le), dtype=np.bool_))
 
-    def ranges(self, new: EventWords) -> Iterator[tuple[Micros, EventWords]]:
-        """Yield ends of ranges in order, and rows with the answers of each, those of `new` too."""
+    def ranges(self) -> Iterator[tuple[Micros, EventWords]]:
+        """Yield ends of ranges in order, and rows with the answers of each."""
         begin = self.watermark
         while begin < INFINITY:
-            begin, events = self._next(begin, new)
+            begin, events = self._next(begin)
             yield begin, events
 
-    def _next(self, begin: Micros, new: EventWords) -> tuple[Micros, EventWords]:
-        end, most = INFINITY, AT_ONCE * self._most
-        events, waiting, size = self.rows.between(new, begin + 1, end), list[EventWords](), 0
+    def _next(self, begin: Micros) -> tuple[Micros, EventWords]:
+        end, most = INFINITY, rows_at_once(self._most)
+        events, waiting, size = self._nothing, list[EventWords](), 0
         for number, bounds in enumerate(self._bounds):
             if bounds.begin[0] < end and bounds.end[1] > begin:
                 some = bounds.spanning if bounds.spans(begin + 1, end) else None

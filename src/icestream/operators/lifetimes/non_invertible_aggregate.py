@@ -5,33 +5,37 @@ merged into intervals of equal words, and the segments between their ends are co
 (`answers`). Object aggregates store the columns that they read beside the words.
 
 Of an input that grows no event leaves, so all that is alive between two instants is merged into one
-row of words.
+row of words. If answers are minima, maxima and other choices only, how many events there are does
+not count, and neighbouring rows with equal words become one: as many rows as answers.
 
 Invariants:
 1. After every chunk the emitted changes add up to the aggregate at each instant
    (`test_oracle_aggregates_that_keep_events`).
 2. Retracted events were emitted before, with the same lifetimes (the same test).
-3. Of an input that grows, rows are as many as instants past the watermark
-   (`test_bounded_choices_of_events_that_stay_are_one_row`).
+3. Of an input that grows, rows are as many as instants past the watermark, or as answers
+   (`test_bounded_choices_of_events_that_stay_are_one_row`,
+   `test_bounded_choices_alone_store_their_answers`).
 
 Cost: O(n log n) for the n events of a group that are alive, for each chunk that touches it. A group
 too large for memory is revised in ranges of time (`large_choices`).
 
-Limits: a group of which events are retracted, or with object aggregates, must fit into memory.
+Limits: a group with object aggregates must fit into memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.kernels.field_words import ADD_I64, is_invertible
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.bad_rows import Made
-from icestream.operators.folding.exact_rows import copies_of
+from icestream.operators.folding.exact_rows import ExactRows, copies_of
 from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
 from icestream.operators.lifetimes.changes import BEGAN, DIFF, LE, RE, began_of, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
@@ -54,7 +58,7 @@ from icestream.operators.lifetimes.rows_by_group import (
     keep,
     located,
 )
-from icestream.state.groups.spec import GroupRows, Groups
+from icestream.state.groups.spec import GroupRows, Groups, Wear
 
 
 class NonInvertibleAggregate(LifetimeAggregate):
@@ -71,7 +75,15 @@ class NonInvertibleAggregate(LifetimeAggregate):
         self._shown = RevisableOutput(1, events_synopsis("shown", self.result))
         self._events = EventRows(lifting, answers.keys, grows=True)
         alive = events_synopsis("alive", self._words)
+        if not grows:
+            alive = replace(alive, wear=Wear(self._consolidated, DIFF, self._kinds))
         self.synopses = (alive, self._shown.synopsis)
+        #: whether of all fields but the choices it only matters if they are 0
+        self._only_choices = all(
+            {each.kind for each in fields if is_invertible(each.op)} <= {"rows", "valid"}
+            and not all(is_invertible(each.op) for each in fields)
+            for fields in lifting.fields
+        )
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
@@ -92,7 +104,8 @@ class NonInvertibleAggregate(LifetimeAggregate):
             chosen, owners = by_slot.within(portion)
             new = CountedIntervals(owners, owners, le[chosen], re[chosen], diff[chosen])
             first = chosen[first_rows(owners, len(portion))]
-            large = self._merges and not all(groups.fits(number, portion) for number in (0, 1))
+            large = not all(groups.fits(number, portion) for number in (0, 1))
+            large &= not self._objects.results
             yield from (self._of_large if large else self._revised)(
                 groups,
                 portion,
@@ -138,13 +151,16 @@ class NonInvertibleAggregate(LifetimeAggregate):
             return rows_of(some, words_of_kinds.take(pa.array(some.kind)), schema=schema).rows
 
         def merged(places: Ints) -> pa.RecordBatch:
-            at = chosen[places]
-            one = np.ones(len(at), dtype=np.int64)
-            head = [pa.array(each) for each in (segments.le[at], segments.re[at], one)]
-            columns = [*head, *self._lifting.fold.stored(table[places])]
+            first, last = chosen[runs[places]], chosen[runs[places + 1] - 1]
+            one = np.ones(len(first), dtype=np.int64)
+            head = [pa.array(each) for each in (segments.le[first], segments.re[last], one)]
+            columns = [*head, *self._lifting.fold.stored(table[runs[places]])]
             return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-        after = LazyRows(owners, merged) if self._merges else LazyRows(events.owner, needed)
+        after = LazyRows(events.owner, needed)
+        if self._merges:
+            runs = self._runs(segments, chosen, table)
+            after = LazyRows(owners[runs[:-1]], merged)
         keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
         columns = [*keys.take(pa.array(owners)).columns, *found.columns]
         answers = pa.RecordBatch.from_arrays(columns, schema=self.result)
@@ -169,6 +185,19 @@ class NonInvertibleAggregate(LifetimeAggregate):
             watermark,
         )
 
+    def _runs(self, segments: TimeSegments, chosen: Ints, table: ExactRows) -> Ints:
+        """Return the first of each run of segments that are stored as one, and their number."""
+        if not self._only_choices:
+            return np.arange(len(chosen) + 1)
+        at = table.layout.at
+        counts = at.places[at.ops == ADD_I64]
+        table.table[:, counts] = np.minimum(table.table[:, counts], 1)
+        differs = np.ones(len(chosen) + 1, dtype=np.bool_)
+        differs[1:-1] = (table.table[1:] != table.table[:-1]).any(axis=1)
+        differs[1:-1] |= segments.re[chosen[:-1]] != segments.le[chosen[1:]]
+        differs[1:-1] |= np.diff(segments.owner[chosen]) != 0
+        return np.flatnonzero(differs)
+
     def _of_large(
         self,
         groups: Groups,
@@ -180,12 +209,14 @@ class NonInvertibleAggregate(LifetimeAggregate):
     ) -> Made:
         """Revise a group too large for memory, a range of time after the other."""
         added = rows_of(new, new_words, schema=self.synopses[0].schema)
-        events = EventRanges(self._events, groups.pieces(0, portion), self._loaded, watermark)
+        groups.append(0, portion[added.owners], added.rows)
+        stored = groups.pieces(0, portion, None if self._merges else self._kinds)
+        events = EventRanges(self._events, stored, self._loaded, watermark)
         shown = ShownRanges(groups.pieces(1, portion), self.synopses[1].schema, self.result)
         nothing = self._shown.rows(shown.nothing.stretches, shown.nothing.payload)
         groups.rewrite(1, portion, nothing)
         carried, since = shown.alive(watermark), MINUS_INFINITY
-        for end, found in events.ranges(self._loaded(added)):
+        for end, found in events.ranges():
             answers = carried.and_(self._answers(found, keys))
             after = answers.stretches.levelled()
             is_open = (after.re == end) & (end < INFINITY)
@@ -201,7 +232,6 @@ class NonInvertibleAggregate(LifetimeAggregate):
             rows = self._shown.rows(lasting, done.payload)
             groups.append(1, portion[rows.owners], rows.rows)
             since = until
-        groups.append(0, portion[added.owners], added.rows)
 
     def _answers(self, events: EventWords, keys: pa.RecordBatch) -> AnswerRows:
         """Return the answers of one group."""
@@ -221,11 +251,25 @@ class NonInvertibleAggregate(LifetimeAggregate):
         return AnswerRows(stretches, pa.RecordBatch.from_arrays(columns, schema=self.result))
 
     def _loaded(self, kept: GroupRows) -> EventWords:
-        """Return stored events as words."""
+        """Return stored events as words, without those retracted."""
+        if not self._merges:
+            left = self._consolidated(kept)
+            kept = left.where(column_of(left.rows, DIFF) > 0)
         le, re, count = (column_of(kept.rows, name) for name in (LE, RE, DIFF))
         words = payload_of(kept.rows, self._words).columns[: len(self._lifting.fold.schema)]
         loaded = self._lifting.fold.loaded(words, copies_of(count))
         return EventWords(kept.owners, le, re, count, loaded, np.arange(len(le)))
+
+    def _consolidated(self, kept: GroupRows) -> GroupRows:
+        """Return stored events without those that were retracted, from then on."""
+        payload = payload_of(kept.rows, self._words)
+        kinds, heads = numbered(*identities(payload))
+        left = stretches_of(kept.rows, kept.owners, kinds).levelled()
+        words = payload.take(pa.array(heads[left.kind]))
+        return rows_of(left, words, schema=self.synopses[0].schema)
+
+    def _kinds(self, rows: pa.RecordBatch) -> Ids:
+        return identities(payload_of(rows, self._words))[0]
 
     def _spans(
         self, there: CountedIntervals, segments: TimeSegments, kinds: pa.RecordBatch

@@ -13,7 +13,7 @@ Invariants:
 Cost: one reading of the group, and one of the pieces with edges for each round; in memory the
 bounds and one row for each piece.
 
-Limits: events that were retracted can be merged only if all words can be taken back.
+Limits: no object aggregates.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Stor
 from icestream.operators.lifetimes.rows_by_group import END
 from icestream.state.groups.spec import GroupPieces, Groups
 
-#: rows of one round, in those of the largest piece
+#: rows of one round, in those of the largest piece, unless they are many
 AT_ONCE = 8
+MANY = 1 << 15
 
 
 @dataclass
@@ -72,16 +73,14 @@ class EventsInPieces:
     def of(
         cls, rows: EventRows, groups: Groups, slots: Slots, watermark: Micros
     ) -> EventsInPieces | None:
-        """Read a group once; None if its events cannot be merged."""
+        """Read a group once; None if it has no rows left."""
         due, most = INFINITY, 1
         pieces: list[PieceBounds] = []
         known: StoredEvents | None = None
-        stored = groups.pieces(0, slots)
+        stored = rows.pieces(groups, slots)
         for piece in stored:
             found = rows.found(piece, 1, watermark)
-            events = found.events
-            if not rows.can_merge(events):
-                return None
+            events = rows.left(found)
             ahead = np.concatenate([events.le, events.re])
             ahead = np.minimum(ahead[ahead >= watermark], END - 1) + 1
             due = int(ahead.min(initial=due))
@@ -123,12 +122,12 @@ class EventsInPieces:
             return None
         events = self.found.events.where(np.zeros(len(self.found.events.le), dtype=np.bool_))
         waiting: list[EventWords] = []
-        size, most = 0, AT_ONCE * self.most
+        size, most = 0, rows_at_once(self.most)
         for number, piece in enumerate(self.pieces):
             if piece.begin[0] < reach and piece.end[1] >= since:
                 some = piece.spanning if piece.spans(since, reach) else None
                 if some is None:
-                    read = self.rows.found(self.stored.read(number), 1, since).events
+                    read = self.rows.left(self.rows.found(self.stored.read(number), 1, since))
                     some = piece.merged(self.rows, read, since, reach)
                 waiting.append(some)
                 size += len(some.le)
@@ -140,6 +139,11 @@ class EventsInPieces:
                 waiting, size = [], len(events.le)
         self.found = replace(self.found, events=events)
         return reach
+
+
+def rows_at_once(piece: int) -> int:
+    """Return the rows of one round, given those of the largest piece."""
+    return max(piece, min(AT_ONCE * piece, MANY))
 
 
 def middle_edge(events: EventWords, since: Micros, reach: Micros) -> Micros | None:

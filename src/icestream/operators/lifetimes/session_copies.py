@@ -34,10 +34,10 @@ from icestream.operators.lifetimes.changes import (
 from icestream.operators.lifetimes.consolidate import consolidated
 from icestream.operators.lifetimes.revisable_output import LIFETIME, payload_of
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located, woken
-from icestream.operators.lifetimes.stored_rows import summed
+from icestream.operators.lifetimes.stored_rows import SUMMED, summed
 from icestream.operators.lifetimes.window_copies import in_windows, window_columns
 from icestream.plan.windows.session import Session
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wear
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 
 class SessionCopies(LifetimeOperator):
@@ -51,7 +51,7 @@ class SessionCopies(LifetimeOperator):
         self._payload, self._delay = payload, delay
         self.result = window_columns(windows, time, payload)
         schema = pa.schema([*LIFETIME, *payload])
-        self.synopses = (Synopsis("open", schema, wear=Wear(summed, DIFF)),)
+        self.synopses = (Synopsis("open", schema, wear=SUMMED),)
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros

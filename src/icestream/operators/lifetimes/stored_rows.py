@@ -19,7 +19,7 @@ from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import Micros
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, column_of, identities_of
-from icestream.operators.lifetimes.consolidate import consolidated
+from icestream.operators.lifetimes.consolidate import consolidated, identities
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wear
 
 #: the instant from which a late row is garbage
@@ -30,7 +30,7 @@ _OWNER = "__owner"
 def live_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
     """Return the synopsis that stores events with a payload while they live."""
     head = [field for field in HEAD if field.name in {LE, RE, DIFF}]
-    return Synopsis(name, pa.schema([*head, *payload]), expiry=RE, wear=Wear(summed, DIFF))
+    return Synopsis(name, pa.schema([*head, *payload]), expiry=RE, wear=SUMMED)
 
 
 def late_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
@@ -82,6 +82,15 @@ def summed(found: GroupRows) -> GroupRows:
     """Return one row for each event of a group, none for those that cancel out."""
     left = consolidated(found.rows.append_column(_OWNER, pa.array(found.owners)))
     return GroupRows(column_of(left, _OWNER), left.drop_columns([_OWNER]))
+
+
+def _kinds(rows: pa.RecordBatch) -> Ids:
+    """Return equal ids for changes of one event."""
+    return identities(rows.drop_columns([DIFF]))[0]
+
+
+#: retracted events and the rows they cancel are superfluous
+SUMMED = Wear(summed, DIFF, _kinds)
 
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:

@@ -4,7 +4,7 @@ Idea: what is shown, now and at all later instants as lifetimes end, is stored n
 It is enough to place new events. A retracted event matters only where it was shown, and only there
 are events behind the k-th needed. These are read best first: k plus as many as were retracted, then
 four times as many, until all such instants are full; in the end all are read, and rows that cancel
-out are dropped.
+out are dropped. Of a group too large for memory the best are collected, kinds after kinds.
 
     shown      k rows at each instant      always read
     events     all that are alive          appended without a read; read from the best down
@@ -18,7 +18,8 @@ Invariants:
    (`test_oracle_top_k_of_shuffled_changes`).
 2. New events read no stored events (`test_bounded_new_events_read_what_is_shown_only`); a retracted
    event reads about k more (`test_bounded_an_event_taken_out_reads_few`).
-3. Reading everything gives the same answers (`test_reading_everything_changes_nothing`).
+3. Reading everything gives the same answers (`test_reading_everything_changes_nothing`), in pieces
+   too (`test_oracle_top_k_of_large_groups`).
 4. With a rank, rows at each instant are numbered from 1 (`test_oracle_ranks_of_random_changes`).
 5. An input that grows needs no events but those shown (`test_oracle_top_k_of_events_that_stay`).
 6. Of events that live at the same time, `selected` has the k best of each group
@@ -39,7 +40,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Mask, Slots, Table
+from icestream.core.arrays import Ids, Ints, Mask, Slots, Table
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.lifetimes.top import fill_segments
@@ -50,6 +51,7 @@ from icestream.operators.lifetimes.changes import (
     changes_of,
     column_of,
     identities_of,
+    with_column,
 )
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
 from icestream.operators.lifetimes.consolidate import identities, numbered
@@ -73,7 +75,7 @@ from icestream.operators.lifetimes.rows_by_group import (
     keep,
     located,
 )
-from icestream.state.groups.spec import GroupRows, Groups
+from icestream.state.groups.spec import GroupRows, Groups, Wear
 
 _RANK = "__rank"
 _BEST = np.int64(2**63 - 1)
@@ -122,6 +124,8 @@ class _Read:
     whole: Mask
     #: whether all were read because retracted events ranked above the best
     worn: bool
+    #: whether rows stand for a group too large for memory, of which these are enough
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,9 @@ class TopK(PromptOperator):
         place = [pa.field(rank, pa.int32(), nullable=False)] if rank is not None else []
         self.result = pa.schema([*payload, *place])
         word = pa.field(_RANK, pa.int64(), nullable=False)
-        events = () if grows else (events_synopsis("events", payload, word, rank=_RANK),)
+        wear = Wear(self._consolidated, DIFF, self._kinds)
+        stored = replace(events_synopsis("events", payload, word, rank=_RANK), wear=wear)
+        events = () if grows else (stored,)
         self._shown = RevisableOutput(len(events), events_synopsis("shown", payload))
         self.synopses = (*events, self._shown.synopsis)
         #: what was read since the operator was created
@@ -226,17 +232,21 @@ class TopK(PromptOperator):
             touched = _Touched(portion, part, payload.take(pa.array(chosen)))
             scale = 0 if self._partial else _ALL
             while len(touched.slots):
-                read = self._read(groups, touched, scale)
+                read = self._read(groups, touched, scale, watermark)
                 scene = self._scene(groups, touched, read, watermark)
                 yield from self._settled(groups, touched, read, scene, watermark, over)
                 touched = touched.only(scene.lacking)
                 scale = _ALL if scale >= _MOST else max(1, _STEP * scale)
 
-    def _read(self, groups: Groups, touched: _Touched, scale: int) -> _Read:
+    def _read(self, groups: Groups, touched: _Touched, scale: int, watermark: Micros) -> _Read:
         """Read `scale` times as many of the best events as may be missing."""
         slots, size = touched.slots, len(touched.slots)
+        large = scale == _ALL and not groups.fits(0, slots)
         if scale in (0, _ALL):
-            rows = groups.read(0, slots if scale else slots[:0])
+            if large:
+                rows = self._best_of_large(groups, touched, watermark)
+            else:
+                rows = groups.read(0, slots if scale else slots[:0])
             whole = np.full(size, scale == _ALL)
             above = np.full(size, _BEST)
         else:
@@ -252,7 +262,35 @@ class TopK(PromptOperator):
             above = np.full(size, _BEST)
             above[~whole] = ranks[at]
         self.reads.events += rows.rows.num_rows
-        return _Read(rows, above, whole, worn=scale == _ALL and self._partial)
+        return _Read(rows, above, whole, worn=scale == _ALL and self._partial, large=large)
+
+    def _best_of_large(self, groups: Groups, touched: _Touched, watermark: Micros) -> GroupRows:
+        """Return rows that have, with the changes, the best events of a group at each instant."""
+        given = self._stored(touched.changes, touched.payload)
+        kinds, applied = self._kinds(given), np.zeros(given.num_rows, dtype=np.bool_)
+        best = given.slice(0, 0)
+        for piece in groups.pieces(0, touched.slots, self._kinds):
+            self.reads.events += piece.rows.num_rows
+            mine = np.isin(kinds, self._kinds(piece.rows))
+            applied |= mine
+            rows = pa.concat_batches([best, piece.rows, given.filter(pa.array(mine))])
+            owners = np.zeros(rows.num_rows, dtype=np.int64)
+            best = self._best_rows(self._consolidated(GroupRows(owners, rows)).rows, watermark)
+        # changes are counted once more with all others
+        undone = given.filter(pa.array(applied))
+        undone = with_column(undone, DIFF, -column_of(undone, DIFF))
+        rows = pa.concat_batches([best, undone])
+        return GroupRows(np.zeros(rows.num_rows, dtype=np.int64), rows)
+
+    def _best_rows(self, rows: pa.RecordBatch, watermark: Micros) -> pa.RecordBatch:
+        """Return the rows of a group that are among the best somewhere, or owed."""
+        numbers = np.arange(rows.num_rows)
+        events = stretches_of(rows, 0 * numbers, numbers)
+        chosen = (events.count < 0) & (events.re > watermark)
+        there = events.where(events.count > 0).since(watermark)
+        places = self._ordering.places(payload_of(rows, self._payload))
+        chosen[self._best(TimeSegments.of(there), there, places).kind] = True
+        return rows.filter(pa.array(chosen))
 
     def _scene(self, groups: Groups, touched: _Touched, read: _Read, watermark: Micros) -> _Scene:
         """Collect what is known, and find where it is not enough."""
@@ -281,7 +319,8 @@ class TopK(PromptOperator):
         places = self._ordering.places(kinds)
         answer = self._best(segments, candidates.where(candidates.count > 0), places)
         short = self._short(segments, shown.since(watermark), answer, places, is_known)
-        lacking = np.bincount(owed.owner, minlength=len(touched.slots)) > _PATIENCE
+        owing = np.append(owed.owner, candidates.owner[candidates.count < 0])
+        lacking = np.bincount(owing, minlength=len(touched.slots)) > 2 * _PATIENCE
         lacking[segments.owner[short]] = True
         lacking &= ~read.whole
         return _Scene(shown, owed, changes, events, candidates, answer, kinds, ranks, lacking)
@@ -373,13 +412,14 @@ class TopK(PromptOperator):
         if self.grows:
             return
         new = scene.changes.where(~scene.lacking[scene.changes.owner] & (scene.changes.re > over))
-        whole = scene.read.where(read.whole[scene.read.owner] & (scene.read.re > over))
-        after = whole.and_(new.where(~read.whole[new.owner]))
+        replaced = read.whole & (not read.large)
+        whole = scene.read.where(replaced[scene.read.owner] & (scene.read.re > over))
+        after = whole.and_(new.where(~replaced[new.owner]))
         after = after.at(np.argsort(after.owner, kind="stable"))
         new = new.at(np.argsort(new.owner, kind="stable"))
-        kept = read.rows.owners[read.whole[read.rows.owners]]
+        kept = read.rows.owners[replaced[read.rows.owners]]
         rows = self._rows(new, scene), self._rows(after, scene)
-        keep(groups, 0, slots, kept, *rows, worn=read.worn)
+        keep(groups, 0, slots, kept, *rows, worn=read.worn and not read.large)
 
     def _rows(self, events: CountedIntervals, scene: _Scene) -> LazyRows:
         def at(places: Ints) -> pa.RecordBatch:
@@ -389,6 +429,21 @@ class TopK(PromptOperator):
             return rows_of(chosen, payload, ranks, schema=self.synopses[0].schema).rows
 
         return LazyRows(events.owner, at)
+
+    def _stored(self, events: CountedIntervals, payload: pa.RecordBatch) -> pa.RecordBatch:
+        ranks = pa.array(self._ordering.ranks(payload))
+        return rows_of(events, payload, ranks, schema=self.synopses[0].schema).rows
+
+    def _consolidated(self, found: GroupRows) -> GroupRows:
+        """Return stored events without those that were retracted, from then on."""
+        payload = payload_of(found.rows, self._payload)
+        kinds, heads = numbered(*identities(payload))
+        left = stretches_of(found.rows, found.owners, kinds).levelled()
+        rows = self._stored(left, payload.take(pa.array(heads[left.kind])))
+        return GroupRows(left.owner, rows)
+
+    def _kinds(self, rows: pa.RecordBatch) -> Ids:
+        return identities(payload_of(rows, self._payload))[0]
 
 
 def _numbered_rows(shown: CountedIntervals, places: Ints, k: int) -> CountedIntervals:

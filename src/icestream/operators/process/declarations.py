@@ -28,7 +28,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.process.grouping import last_puts
+from icestream.operators.process.grouping import kinds_of_puts, last_puts
 from icestream.sql.ddl import schema_of
 from icestream.state.groups.spec import GroupRows, Synopsis, Wear
 from icestream.state.keys import KeyCodec
@@ -170,7 +170,11 @@ class MapState(Declared):
     @property
     def wear(self) -> Wear:
         """Return how a put makes another one superfluous."""
-        return Wear(partial(last_puts, keys=KeyCodec(self.keys), gone=GONE))
+        codec = KeyCodec(self.keys)
+        return Wear(
+            partial(last_puts, keys=codec, gone=GONE),
+            kinds=partial(kinds_of_puts, keys=codec),
+        )
 
     def check(self, name: str) -> None:
         """Reject key types that cannot be looked up."""

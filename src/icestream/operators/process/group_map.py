@@ -1,11 +1,13 @@
 """Map state of one group at a time: rows found by a key.
 
 Idea: a map is a list of puts and removals; the last one of a key is valid. A put appends without a
-read. The store consolidates a map when it has twice as many words as after the last time.
+read. The store consolidates a map when it has twice as many words as after the last time. A map too
+large for memory is read by ranges of its keys, one at a time.
 
 Invariants:
 1. It behaves like a dictionary, iterated in the order of the last puts
-   (`test_oracle_per_group_state_is_a_dictionary`).
+   (`test_oracle_per_group_state_is_a_dictionary`); if it is too large for memory, in any order
+   (`test_oracle_a_map_beyond_memory_is_a_dictionary`).
 2. A map does not grow with its updates, read or not
    (`test_bounded_user_state_that_is_only_written`).
 3. With a time to live, a write never shortens the life of its key: the row it replaced would
@@ -16,19 +18,77 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.process.declarations import GONE, MapState
 from icestream.operators.process.group_state import GroupContext, GroupVariable
-from icestream.operators.process.stored_state import with_expiry
+from icestream.operators.process.grouping import kinds_of_puts, take
+from icestream.operators.process.stored_state import living, with_expiry
 from icestream.operators.process.values import Row, RowCoder, decoded
+from icestream.state.groups.spec import GroupPieces, GroupRows
+from icestream.state.keys import KeyCodec
 
 #: the row put under a key, or None if the key was removed, and its expiry
 _Entry = tuple[Row | None, Micros]
+
+
+class _LargeMap:
+    """A map too large for memory: keys written since it was read, and one range of the others."""
+
+    def __init__(self, parts: GroupPieces, owner: GroupMap, written: dict[Row, _Entry]) -> None:
+        self._parts, self._map = parts, owner
+        self._written = dict(written)
+        self._number, self._rows, self._ids = (
+            -1,
+            owner.batch_of(),
+            owner.codec.identify(owner.batch_of()),
+        )
+
+    def get(self, key: Row) -> _Entry | None:
+        if key in self._written:
+            entry = self._written[key]
+            return None if entry[0] is None else entry
+        id_high, id_low = self._map.codec.identify(self._map.batch_of(key))
+        self._load(int(self._parts.place(id_high)[0]))
+        found = np.flatnonzero((self._ids[0] == id_high) & (self._ids[1] == id_low))
+        for _, entry in self._map.entries(take(self._rows, found[-1:])):
+            return None if entry[0] is None else entry
+        return None
+
+    def __contains__(self, key: Row) -> bool:
+        return self.get(key) is not None
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+    def __setitem__(self, key: Row, entry: _Entry) -> None:
+        self._written[key] = entry
+
+    def pop(self, key: Row, _default: None) -> None:
+        self._written[key] = (None, 0)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (key for key, _ in self.items())
+
+    def items(self) -> Iterator[tuple[Row, _Entry]]:
+        for number in range(self._parts.count):
+            self._load(number)
+            for key, entry in dict(self._map.entries(self._rows)).items():
+                if entry[0] is not None and key not in self._written:
+                    yield key, entry
+        yield from [each for each in self._written.items() if each[1][0] is not None]
+
+    def _load(self, number: int) -> None:
+        if number != self._number:
+            self._number, self._rows = number, self._map.living_rows(self._parts.read(number))
+            names = self._map.codec.schema.names
+            self._ids = self._map.codec.identify(self._rows.select(names))
 
 
 class GroupMap(GroupVariable):
@@ -38,12 +98,14 @@ class GroupMap(GroupVariable):
         super().__init__(scene, number, name, declared)
         self._keys, self._values = RowCoder(declared.keys), RowCoder(declared.values)
         self._no_value: Row = (None,) * len(declared.values)
+        #: identities of keys
+        self.codec = KeyCodec(declared.keys)
 
     def begin(self) -> None:
-        self._stored: list[tuple[Row, Row, bool, Micros]] | None = None
+        self._stored: list[tuple[Row, _Entry]] | None = None
         self._bounds: list[int] = []
         #: by position: existing keys, written keys, whether all others were removed
-        self._live: dict[int, dict[Row, _Entry]] = {}
+        self._live: dict[int, dict[Row, _Entry] | _LargeMap] = {}
         self._writes: dict[int, dict[Row, _Entry]] = {}
         self._cleared: set[int] = set()
 
@@ -69,11 +131,13 @@ class GroupMap(GroupVariable):
             self._put(known, None)
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
-        """Return all keys and rows, in the order in which they were last put."""
-        return iter([(key, row) for key, (row, _) in self._current().items() if row is not None])
+        """Return all keys and rows, in the order of the last puts unless there are too many."""
+        live = self._current()
+        entries = list(live.items()) if isinstance(live, dict) else live.items()
+        return ((key, row) for key, (row, _) in entries if row is not None)
 
     def keys(self) -> Iterator[Row]:
-        return iter(list(self._current()))
+        return (key for key, _ in self.iterator())
 
     def values(self) -> Iterator[Row]:
         return (row for _, row in self.iterator())
@@ -91,7 +155,9 @@ class GroupMap(GroupVariable):
     def flush(self) -> None:
         if self._writes:
             changed = {
-                position: (self._live.get(position) or {}) if position in self._cleared else writes
+                position: {key: each for key, each in writes.items() if each[0] is not None}
+                if position in self._cleared
+                else writes
                 for position, writes in self._writes.items()
             }
             self._write(sorted(self._cleared), *self._encoded(changed))
@@ -109,41 +175,50 @@ class GroupMap(GroupVariable):
                 if value is not None or entries is self._writes[position]:
                     entries[key] = (value, until)
 
-    def _known(self) -> dict[Row, _Entry] | None:
+    def _known(self) -> dict[Row, _Entry] | _LargeMap | None:
         """Return the keys of the group if they are known without a read, else None."""
         return self._live.get(self._scene.position)
 
-    def _current(self) -> dict[Row, _Entry]:
+    def _current(self) -> dict[Row, _Entry] | _LargeMap:
         position = self._scene.position
         live = self._live.get(position)
         if live is None:
-            stored = self._stored if self._stored is not None else self._load()
-            live = {}
-            for key, value, gone, until in stored[
-                self._bounds[position] : self._bounds[position + 1]
-            ]:
-                live.pop(key, None)
-                if not gone:
-                    live[key] = (value, until)
-            for key, entry in self._writes.get(position, {}).items():
-                live.pop(key, None)
-                if entry[0] is not None:
-                    live[key] = entry
-            self._live[position] = live
+            live = self._live[position] = self._read_live(position)
         return live
 
-    def _load(self) -> list[tuple[Row, Row, bool, Micros]]:
-        found = self._read()
-        self._bounds = self._starts(found)
+    def _read_live(self, position: int) -> dict[Row, _Entry] | _LargeMap:
+        writes = self._writes.get(position, {})
+        if self._stored is None and not self._fits():
+            scene, kinds = self._scene, partial(kinds_of_puts, keys=self.codec)
+            parts = scene.store().pieces(self._number, scene.slots, kinds)
+            return _LargeMap(parts, self, writes)
+        if self._stored is None:
+            found = self._read()
+            self._bounds, self._stored = self._starts(found), self.entries(found.rows)
+        live: dict[Row, _Entry] = {}
+        mine = self._stored[self._bounds[position] : self._bounds[position + 1]]
+        for key, entry in chain(mine, writes.items()):
+            live.pop(key, None)
+            if entry[0] is not None:
+                live[key] = entry
+        return live
+
+    def living_rows(self, found: GroupRows) -> pa.RecordBatch:
+        return living(found, self._scene.watermark).rows
+
+    def batch_of(self, *keys: Row) -> pa.RecordBatch:
+        return self._keys.batch(keys)
+
+    def entries(self, rows: pa.RecordBatch) -> list[tuple[Row, _Entry]]:
+        """Return keys and entries of stored rows."""
         width = len(self._keys.schema)
-        keys = [self._keys.key(key) for key in self._keys.rows(found.rows)]
-        values = self._values.rows(found.rows.select(found.rows.schema.names[width:]))
-        gone = decoded(found.rows.column(GONE))
+        keys = [self._keys.key(key) for key in self._keys.rows(rows)]
+        values = self._values.rows(rows.select(rows.schema.names[width:]))
         expiries = [INFINITY] * len(keys)
         if self._lifetime is not None:
-            expiries = decoded(found.rows.column(found.rows.num_columns - 1))
-        self._stored = list(zip(keys, values, gone, expiries, strict=True))
-        return self._stored
+            expiries = decoded(rows.column(rows.num_columns - 1))
+        there = zip(keys, values, decoded(rows.column(GONE)), expiries, strict=True)
+        return [(key, (None if gone else row, until)) for key, row, gone, until in there]
 
     def _encoded(self, maps: dict[int, dict[Row, _Entry]]) -> tuple[list[int], pa.RecordBatch]:
         owners = [position for position, entries in maps.items() for _ in entries]

@@ -177,6 +177,11 @@ def last_puts(found: GroupRows, keys: KeyCodec, gone: str) -> GroupRows:
     return GroupRows(owners[chosen], take(rows, chosen))
 
 
+def kinds_of_puts(rows: pa.RecordBatch, keys: KeyCodec) -> Ids:
+    """Return equal ids for puts of a map under one key."""
+    return keys.identify(rows.select(keys.schema.names))[0]
+
+
 def ends_of_runs(owners: Ints, id_high: Ids, id_low: Ids) -> tuple[Mask, Mask]:
     """Return which of the sorted (group, key) pairs are the first and the last of equal ones."""
     differs = np.ones(len(owners) + 1, dtype=np.bool_)

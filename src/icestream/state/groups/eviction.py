@@ -317,7 +317,7 @@ class GroupEviction:
 
     def cut(self, slots: Slots, words: Ints) -> Iterator[Slots]:
         """Cut slots into parts whose words fit into work buffers and heap."""
-        sums, at_once = np.concatenate(([0], np.cumsum(words))), self._memory.at_once
+        sums, at_once = np.concatenate(([0], np.cumsum(words))), self._memory.portion
         first = 0
         while first < len(slots):
             last = int(np.searchsorted(sums, sums[first] + at_once, side="right")) - 1
@@ -330,7 +330,7 @@ class GroupEviction:
 
         No extent is read for two parts.
         """
-        if int(words.sum()) <= self._memory.at_once:
+        if int(words.sum()) <= self._memory.portion:
             yield slots
             return
         id_high, id_low = (

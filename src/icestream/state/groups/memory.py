@@ -27,6 +27,10 @@ from icestream.state.groups.extents import Chains, picked
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
 
+#: words of rows that operators get at once, however much memory there is; their copies as columns
+#: and what is computed from them take about ten times as much, outside of the budget
+PORTION = 1 << 18
+
 
 class GatherSizes(NamedTuple):
     """Where the words of groups in memory go when they are gathered."""
@@ -76,6 +80,11 @@ class Memory:
     def at_once(self) -> int:
         """Words that work buffers and heap can hold at once."""
         return min(self.work // 3, self.heap.limit // 4) // 8
+
+    @property
+    def portion(self) -> int:
+        """Words that operators get at once: with what they make of them, a small process."""
+        return min(self.at_once, PORTION)
 
     @property
     def watermark(self) -> int:

@@ -17,10 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import Micros
+
+#: returns an id for each row; rows that may cancel or replace each other have equal ones
+Kinds = Callable[[pa.RecordBatch], Ids]
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Wear:
     consolidated: Callable[[GroupRows], GroupRows]
     #: int64 column: a row with a negative value cancels another; without it any may replace another
     sign: str | None = None
+    #: which rows `consolidated` has to see together; without it, all rows of a group
+    kinds: Kinds | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,8 @@ class GroupPieces:
 
     count: int
     read: Callable[[int], GroupRows]
+    #: returns the number of the batch that has the rows of each kind, if it has only one group's
+    place: Callable[[Ids], Ints] = lambda kinds: np.zeros(len(kinds), dtype=np.int64)
 
     def __iter__(self) -> Iterator[GroupRows]:
         return map(self.read, range(self.count))
@@ -102,11 +110,12 @@ class Groups(Protocol):
         """Return whether the rows of a portion can be read at once: not if one group is large."""
         ...
 
-    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+    def pieces(self, synopsis: int, slots: Slots, kinds: Kinds | None = None) -> GroupPieces:
         """Return the rows of distinct groups of a portion, in one batch or, of one group, several.
 
-        A group too large for memory is read in batches, in the order of appending. Rows appended
-        later are not among them. A batch may be empty.
+        A group too large for memory is read in batches, in the order of appending; with `kinds`,
+        rows of one kind are in one batch, in this order. Rows appended later are not among them. A
+        batch may be empty.
         """
         ...
 

@@ -29,7 +29,9 @@ References: ICE, incremental cold-state management; admission to a cache on the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,14 +55,15 @@ from icestream.state.groups.extents import ExtentLog
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
 from icestream.state.groups.inline_groups import InlineGroupWriter
-from icestream.state.groups.memory import Gathered, Memory
+from icestream.state.groups.kinds import KindParts
+from icestream.state.groups.memory import PORTION, Gathered, Memory
 from icestream.state.groups.migration import Mover
 from icestream.state.groups.options import Past, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
-from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Kinds, Synopsis, Wear
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.index.sorted_index import ColdIndex
-from icestream.state.rows import RowCodec
+from icestream.state.rows import Encoded, RowCodec
 
 #: parts of the share: work buffers, directory, heap; the rest is for page fences and lists
 WORK = 3 / 32
@@ -103,7 +106,7 @@ class GroupStore(Groups):
         share = space.account.budget.total if share is None else share
         self._work = int(share * WORK)
         #: words of a large group that are read at once
-        self._piece_words = self._work // 3 // 8
+        self._piece_words = min(self._work // 3 // 8, PORTION)
         space.account.reserve(self._work)
         arena, count = space.arena, len(self._synopses)
         self.facts = Facts(arena, self.name)
@@ -200,23 +203,33 @@ class GroupStore(Groups):
     def fits(self, synopsis: int, slots: Slots) -> bool:
         if len(slots) != 1:
             return True
-        most = max(self.memory.at_once, self.heap.limit // LARGE // 8)
-        return int(self._words(synopsis, slots)[0]) <= most
+        return int(self._words(synopsis, slots)[0]) <= self._whole_words
 
-    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+    def pieces(self, synopsis: int, slots: Slots, kinds: Kinds | None = None) -> GroupPieces:
         """Return the rows of distinct groups of a portion, in any number of batches that fit."""
-        if len(slots) != 1 or self._words(synopsis, slots)[0] <= self._piece_words:
+        most = self._piece_words if kinds is None else self._whole_words
+        if len(slots) != 1 or self._words(synopsis, slots)[0] <= most:
             return GroupPieces(1, lambda _: self.read(synopsis, slots))
         slot = int(slots[0])
         self.mover.evict(slots)
         if self.mover.is_scattered(synopsis, slot):
             self.mover.rewrite_pieces(synopsis, slot, mirrored=True)
-        found = self.mover.pieces(synopsis, slot, self._piece_words)
+        found = self.mover.pieces(synopsis, slot, most)
 
         def read(number: int) -> GroupRows:
             return self._rows(synopsis, self.mover.piece(synopsis, found, number))
 
-        return GroupPieces(found.count, read)
+        pieces = GroupPieces(found.count, read)
+        if kinds is None:
+            return pieces
+        count = int(-(-2 * self._words(synopsis, slots)[0] // most))
+        folder = os.path.dirname(self._space.arena.path(self.name))
+        name = self._synopses[synopsis].name
+        check = partial(self._check_bytes, f"all rows {name!r} of one kind in a group")
+        parts = KindParts(count, self._codecs[synopsis], folder, check)
+        for piece in pieces:
+            parts.add(piece.rows, kinds)
+        return parts.pieces()
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         live = self.mover.read_best(synopsis, slots, counts)
@@ -224,22 +237,21 @@ class GroupStore(Groups):
         return self._rows(synopsis, live)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        most = self._rows_at_once(rows)
-        for first in range(0, rows.num_rows, most):
-            self._append(synopsis, slots[first : first + most], rows.slice(first, most))
+        self._append(synopsis, slots, rows, worn=True)
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
         slots = np.ascontiguousarray(slots)
         bounds = np.zeros(len(slots) + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows.owners, minlength=len(slots)), out=bounds[1:])
-        for first, last in self._encodable(rows.rows, bounds):
+        most = self._rows_at_once(rows.rows)
+        for first, last in self._encodable(most, bounds):
             begin, end = int(bounds[first]), int(bounds[last])
-            self._replace(
-                synopsis,
-                slots[first:last],
-                rows.rows.slice(begin, end - begin),
-                bounds[first : last + 1] - begin,
-            )
+            some = rows.rows.slice(begin, min(end - begin, most))
+            within = np.minimum(bounds[first : last + 1] - begin, most)
+            self._replace(synopsis, slots[first:last], some, within)
+            # of a group that is large itself, the rest is appended
+            rest = rows.rows.slice(begin + some.num_rows, end - begin - some.num_rows)
+            self._append(synopsis, np.repeat(slots[first], rest.num_rows), rest, worn=False)
 
     def remind(self, slots: Slots, due: Ints, synopsis: int = 0) -> None:
         at, table = part(synopsis), self.directory.table
@@ -374,20 +386,37 @@ class GroupStore(Groups):
     # -- internals -------------------------------------------------------------------------
 
     def _consolidate_worn(self) -> None:
-        """Rewrite groups in which half of the words cancel or replace others.
-
-        Groups too large for the work buffers stay as they are.
-        """
+        """Rewrite groups in which half of the words cancel or replace others."""
         for synopsis, wear, _ in self._wears:
             slots = self.directory.every()
             worn = self.memory.column(synopsis, k.FLAGS, slots) >> k.FLAG_BITS
             slots, worn = slots[worn >= FEW_WORN], worn[worn >= FEW_WORN]
             words = self._words(synopsis, slots)
-            slots = slots[(words <= 2 * worn) & (words <= self.memory.at_once)]
+            slots, words = slots[words <= 2 * worn], words[words <= 2 * worn]
+            large = words > self.memory.at_once
+            for slot in slots[large].tolist() if wear.kinds is not None else ():
+                self._consolidate_large(synopsis, wear, slot)
+            slots = slots[~large]
             for some in self.portions(slots, (synopsis,)) if len(slots) else ():
                 with self.eviction.pins(some):
                     found = self._rows(synopsis, self.mover.read(synopsis, some).live)
                     self.rewrite(synopsis, some, wear.consolidated(found))
+
+    def _consolidate_large(self, synopsis: int, wear: Wear, slot: int) -> None:
+        """Rewrite a group that does not fit into the work buffers, kinds after kinds."""
+        slots = np.array([slot])
+        parts = self.pieces(synopsis, slots, wear.kinds)
+        nothing = pa.RecordBatch.from_pylist([], schema=self._synopses[synopsis].schema)
+        found = wear.consolidated(parts.read(0))
+        self.rewrite(synopsis, slots, GroupRows(np.empty(0, dtype=np.int64), nothing))
+        for number in range(parts.count):
+            found = wear.consolidated(parts.read(number)) if number else found
+            self._append(synopsis, slots[found.owners], found.rows, worn=False)
+
+    @property
+    def _whole_words(self) -> int:
+        """Words of a group that is read as a whole where it need not be."""
+        return min(max(self.memory.at_once, self.heap.limit // LARGE // 8), PORTION)
 
     @property
     def _keeps_inline(self) -> int:
@@ -400,13 +429,19 @@ class GroupStore(Groups):
             return 0
         return min(self.options.carried_words, sum(codec.width for codec in self._codecs))
 
-    def _append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        encoded = self._codecs[synopsis].encode(rows)
+    def _append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, *, worn: bool) -> None:
+        """Append rows, which may make others superfluous if they are `worn`."""
+        most = self._rows_at_once(rows)
+        for first in range(0, rows.num_rows, most):
+            encoded = self._codecs[synopsis].encode(rows.slice(first, most))
+            some = np.ascontiguousarray(slots[first : first + most])
+            for number, _, sign_at in self._wears if worn else ():
+                if number == synopsis:
+                    self.heap.wear(synopsis, some, encoded, sign_at)
+            self._append_encoded(synopsis, some, encoded)
+
+    def _append_encoded(self, synopsis: int, slots: Slots, encoded: Encoded) -> None:
         expiry_at, watermark = self.memory.expiry_at[synopsis], self.facts[Fact.WATERMARK]
-        slots = np.ascontiguousarray(slots)
-        for number, _, sign_at in self._wears:
-            if number == synopsis:
-                self.heap.wear(synopsis, slots, encoded, sign_at)
         done = 0
         while True:
             done = self.heap.append(synopsis, slots, encoded, done, expiry_at, watermark)
@@ -426,20 +461,25 @@ class GroupStore(Groups):
 
     def _check_size(self, synopsis: int, slots: Slots) -> None:
         """Raise BudgetError if the rows of a group do not fit into memory as a whole."""
-        words, pressure = int(self._words(synopsis, slots)[0]), self.eviction.pressure
-        if words > self.heap.most * self.heap.block_words and pressure is not None:
-            pressure.take_back()
-        if words > self.heap.most * self.heap.block_words:
-            name = self._synopses[synopsis].name
-            raise self.eviction.failure(8 * words, f"all rows {name!r} of one group")
+        name = self._synopses[synopsis].name
+        self._check_bytes(
+            f"all rows {name!r} of one group", 8 * int(self._words(synopsis, slots)[0])
+        )
+
+    def _check_bytes(self, what: str, size: int) -> None:
+        """Raise BudgetError if rows do not fit into memory together."""
+        if size > 8 * self.heap.most * self.heap.block_words and self.eviction.pressure is not None:
+            self.eviction.pressure.take_back()
+        if size > 8 * self.heap.most * self.heap.block_words:
+            raise self.eviction.failure(size, what)
 
     def _words(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups in one synopsis, in memory and on the log."""
         return self.memory.words(slots, [synopsis])
 
-    def _encodable(self, rows: pa.RecordBatch, bounds: Ints) -> Iterator[tuple[int, int]]:
-        """Cut groups into parts whose rows fit into the work buffers, at least one group each."""
-        most, first = self._rows_at_once(rows), 0
+    def _encodable(self, most: int, bounds: Ints) -> Iterator[tuple[int, int]]:
+        """Cut groups into parts of so many rows, at least one group each."""
+        first = 0
         while first < len(bounds) - 1:
             last = int(np.searchsorted(bounds, bounds[first] + most, side="right")) - 1
             last = min(max(first + 1, last), len(bounds) - 1)
@@ -448,7 +488,7 @@ class GroupStore(Groups):
 
     def _rows_at_once(self, rows: pa.RecordBatch) -> int:
         work = self.memory.work
-        return max(1, work // 2 * int(rows.num_rows) // max(1, int(rows.nbytes)))
+        return max(1, min(work // 2, 8 * PORTION) * int(rows.num_rows) // max(1, int(rows.nbytes)))
 
     def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
         encoded = self._codecs[synopsis].encode(rows)

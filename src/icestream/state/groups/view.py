@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import Micros
-from icestream.state.groups.spec import GroupPieces, GroupRows, Groups
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Kinds
 from icestream.state.groups.store import GroupStore
 
 
@@ -48,9 +48,9 @@ class GroupView(Groups):
         """Return whether the rows of a portion can be read at once."""
         return self._store.fits(self._first + synopsis, slots)
 
-    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+    def pieces(self, synopsis: int, slots: Slots, kinds: Kinds | None = None) -> GroupPieces:
         """Return the rows of distinct groups of a portion, in batches that fit."""
-        return self._store.pieces(self._first + synopsis, slots)
+        return self._store.pieces(self._first + synopsis, slots, kinds)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return at least the best rows of distinct groups."""

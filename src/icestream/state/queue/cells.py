@@ -205,9 +205,9 @@ class KeyCells:
         encoded = self.codec.encode(rows)
         return KeyUpdates(id_high, id_low, arrived, turns, folded, encoded.words, encoded.offsets)
 
-    def add(self, updates: KeyUpdates) -> None:
-        """Add updates for all readers; a refusal changes nothing."""
-        slots = self.place(updates, self._reserve_values)
+    def add(self, updates: KeyUpdates, slots: Ints | None = None) -> None:
+        """Add updates for all readers, to cells that `find` returned; a refusal changes nothing."""
+        slots = self.place(updates, self._reserve_values, slots)
         update_batches.enqueue_batch(
             self.kernel,
             self.kernel_readers,
@@ -219,12 +219,18 @@ class KeyCells:
             updates.offsets,
         )
 
-    def place(self, updates: KeyUpdates, reserve: Callable[[Ints, Ints], None]) -> Ints:
+    def place(
+        self,
+        updates: KeyUpdates,
+        reserve: Callable[[Ints, Ints], None],
+        slots: Ints | None = None,
+    ) -> Ints:
         """Find or create the cells of updates, and make room for their values; all or nothing.
 
         `reserve` makes room for values of slots and offsets of words.
         """
-        slots = self.find(updates.id_high, updates.id_low)
+        if slots is None:
+            slots = self.find(updates.id_high, updates.id_low)
         missing = np.flatnonzero(slots < 0)
         self._add(updates.id_high, updates.id_low, slots, missing)
         arrived = updates.arrived

@@ -153,28 +153,32 @@ class KeyEviction:
             self._enqueue(self._cells.updates(id_high, id_low, arrived, rows, folded))
 
     def _enqueue(self, updates: KeyUpdates) -> None:
-        missing = self._cells.find(updates.id_high, updates.id_low) < 0
+        slots = self._cells.find(updates.id_high, updates.id_low)
+        missing = slots < 0
         count = int(np.count_nonzero(missing))
         fits = not len(self.cold) and self._cells.keys + count <= self.most
         if fits or not count:
-            self._add(updates)
+            self._add(updates, slots)
         elif not self._loads and (self.cold.waiting or count > self.part):
             chosen = np.flatnonzero(missing)
             self.cold.update(self._cells.kernel.facts, updates, chosen, self.part)
             if count < len(updates):
-                self._add(updates.take(np.flatnonzero(~missing)))
+                here = np.flatnonzero(~missing)
+                self._add(updates.take(here), slots[here])
         else:
             for piece in self.pieces(len(updates)):
                 some = updates.take(np.arange(piece.start, piece.stop))
                 self.admit(some.id_high, some.id_low)
                 self._add(some)
 
-    def _add(self, updates: KeyUpdates) -> None:
+    def _add(self, updates: KeyUpdates, slots: Ints | None = None) -> None:
         """Add updates of keys in memory, or new ones; make room for their values."""
         while True:
             try:
-                self._cells.add(updates)
+                self._cells.add(updates, slots)
             except Refused:
+                # keys that make room leave their cells
+                slots = None
                 if not self._relieve(updates.id_high, updates.id_low):
                     break
             else:
