@@ -19,11 +19,15 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the measurements to this file.")
     ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Measure some cases, where a claim has names for them: a,b.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the claims.")] = False,
 ) -> None:
     """Measure a claim on this machine; the exit code is 1 if it does not hold here."""
     use_this_python()
-    raise typer.Exit(bench_command(name=name, size=size, json_file=json_file, list_=list_))
+    code = bench_command(name=name, size=size, json_file=json_file, list_=list_, only=only)
+    raise typer.Exit(code)
 
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)

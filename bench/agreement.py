@@ -52,28 +52,33 @@ class WindowTotals:
         return replace(self, least=0.0, most=0.0)
 
 
-def closed_by(count: int, slide_ms: int, slack_ms: int) -> int:
+def closed_by(
+    count: int, slide_ms: int, slack_ms: int, shape: rows.StreamShape = rows.SPARSE
+) -> int:
     """Return until when (milliseconds) all windows are closed after the first `count` rows."""
-    watermark = rows.START + (count - 1) * rows.TICK - rows.DISORDER - slack_ms
+    newest = rows.START + (count - 1) // shape.per_tick * rows.TICK
+    watermark = newest - rows.DISORDER - slack_ms
     return watermark // slide_ms * slide_ms
 
 
-def expected(range_ms: int, slide_ms: int, until_ms: int) -> WindowTotals:
+def expected(
+    range_ms: int, slide_ms: int, until_ms: int, shape: rows.StreamShape = rows.SPARSE
+) -> WindowTotals:
     """Compute the totals over all windows that end by `until_ms`."""
-    needed = (until_ms - rows.START) // rows.TICK + rows.DISORDER
-    ts, key, value = rows.columns(0, needed)
+    needed = ((until_ms - rows.START) // rows.TICK + rows.DISORDER) * shape.per_tick
+    ts, key, value = rows.columns(0, needed, shape)
     first = (rows.START - rows.DISORDER) // slide_ms
     panes = until_ms // slide_ms - first
     inside = ts < until_ms
-    cell = (ts[inside] // slide_ms - first) * rows.KEYS + key[inside]
-    shape = (panes, rows.KEYS)
-    count = np.bincount(cell, minlength=panes * rows.KEYS).reshape(shape)
-    total = np.bincount(cell, value[inside], minlength=panes * rows.KEYS).reshape(shape)
-    least = np.full(panes * rows.KEYS, np.inf)
-    most = np.full(panes * rows.KEYS, -np.inf)
+    cell = (ts[inside] // slide_ms - first) * shape.keys + key[inside]
+    grid = (panes, shape.keys)
+    count = np.bincount(cell, minlength=panes * shape.keys).reshape(grid)
+    total = np.bincount(cell, value[inside], minlength=panes * shape.keys).reshape(grid)
+    least = np.full(panes * shape.keys, np.inf)
+    most = np.full(panes * shape.keys, -np.inf)
     np.minimum.at(least, cell, value[inside])
     np.maximum.at(most, cell, value[inside])
-    least, most = least.reshape(shape), most.reshape(shape)
+    least, most = least.reshape(grid), most.reshape(grid)
     width = range_ms // slide_ms
     found = WindowTotals(0, 0, 0.0, 0.0, 0.0, 0.0)
     for end in range(1, panes + 1):

@@ -69,7 +69,9 @@ class Display:
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def bench_command(name: str | None, size: str, json_file: Path | None, list_: bool) -> int:
+def bench_command(
+    name: str | None, size: str, json_file: Path | None, list_: bool, only: str | None = None
+) -> int:
     """Measure a claim and print it; return 0 if every bar holds."""
     console = Console()
     if list_ or name is None:
@@ -82,6 +84,11 @@ def bench_command(name: str | None, size: str, json_file: Path | None, list_: bo
         msg = f"unknown size {size!r}; choose one of: {', '.join(Size)}"
         raise DefinitionError(msg)
     bench = find(name)
+    if only is not None:
+        if bench.narrowed is None:
+            msg = f"bench {name} measures all of its cases: leave out --only"
+            raise DefinitionError(msg)
+        bench = bench.narrowed(only.split(","))
     console.print(f"{bench.name}: {bench.claim}", markup=False, highlight=False, soft_wrap=True)
     with Display(console) as display:
         report = run(bench, Size(size), display)

@@ -18,7 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
@@ -30,6 +30,7 @@ from icestream.core.errors import DefinitionError
 #: modules of `bench` that export a `BENCH`, in the order they are listed
 MODULES = (
     "windows.overlap",
+    "windows.density",
     "windows.fast_input",
     "windows.batch_overhead",
     "safety.crash",
@@ -132,6 +133,8 @@ class Bench:
     measure: Callable[[Size, ProgressLog], Measurement]
     #: draws the figures of an earlier measurement into a file
     plot: Callable[[Figures, Path], None] | None = None
+    #: returns the bench with some of its cases
+    narrowed: Callable[[Sequence[str]], Bench] | None = None
 
 
 def benches() -> list[Bench]:

@@ -10,7 +10,8 @@ Invariants:
 2. Time goes up by one tick per row, with disorder below `DISORDER` (`test_disorder_is_bounded`).
 3. Keys are spread evenly (`test_keys_are_spread_evenly`).
 
-Limits: `i` stays below 2**47, or `i * A` would overflow.
+Limits: `i` stays below 2**47, or `i * A` would overflow. There are `P / (keys * DISORDER)` values:
+two with a million keys.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +35,7 @@ SEED = 12_345
 KEYS = 100
 #: milliseconds by which an event may be older than its position
 DISORDER = 2_000
-#: milliseconds of event time between rows: 1,000 events per second
+#: milliseconds of event time between rows, or between groups of them (`StreamShape`)
 TICK = 1
 #: 2024-01-01 00:00 UTC, milliseconds
 START = 1_704_067_200_000
@@ -48,38 +51,59 @@ SCHEMA = pa.schema(
 SPARK_SCHEMA = "ts timestamp, key bigint, value double"
 
 
-def constants() -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class StreamShape:
+    """How many keys a stream has, and how dense it is."""
+
+    keys: int = KEYS
+    #: rows of one tick: 1,000 events a second of event time for each
+    per_tick: int = 1
+
+
+SPARSE = StreamShape()
+
+
+def constants(shape: StreamShape = SPARSE) -> dict[str, int]:
     """Return the constants from which another process computes the same rows."""
     return {
-        "p": P, "a": A, "seed": SEED, "keys": KEYS, "disorder": DISORDER, "tick": TICK,
-        "start": START,
+        "p": P, "a": A, "seed": SEED, "keys": shape.keys, "disorder": DISORDER, "tick": TICK,
+        "per_tick": shape.per_tick, "start": START,
     }  # fmt: skip
 
 
 def columns(
-    first: int, count: int
+    first: int, count: int, shape: StreamShape = SPARSE
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Compute event times (milliseconds), keys and values of rows `first` to `first + count`."""
     i = np.arange(first, first + count, dtype=np.int64)
     x = (i * A + SEED) % P
     h = (x * x) % P
-    late = (h // KEYS) % DISORDER
-    return START + i * TICK - late, h % KEYS, (h // (KEYS * DISORDER)).astype(np.float64) / 8
+    late = (h // shape.keys) % DISORDER
+    value = (h // (shape.keys * DISORDER)).astype(np.float64) / 8
+    return START + i // shape.per_tick * TICK - late, h % shape.keys, value
 
 
-def table(first: int, count: int) -> pa.Table:
+def table(first: int, count: int, shape: StreamShape = SPARSE) -> pa.Table:
     """Compute rows as an Arrow table."""
-    ts, key, value = columns(first, count)
+    ts, key, value = columns(first, count, shape)
     return pa.table([pa.array(ts * 1_000, SCHEMA.field("ts").type), key, value], schema=SCHEMA)
 
 
-def write_files(folder: Path, files: int, rows_per_file: int, kind: str = "parquet") -> Path:
+def write_files(
+    folder: Path,
+    files: int,
+    rows_per_file: int,
+    kind: str = "parquet",
+    shape: StreamShape = SPARSE,
+) -> Path:
     """Write a prefix of the rows as files, with file times in row order; reuse existing ones.
 
     Spark's file source reads files by modification time, so those are set one second apart.
     """
-    target = folder / f"rows-{rows_per_file}-{files}{'' if kind == 'parquet' else f'-{kind}'}"
-    return write_in_order(target, files, rows_per_file, table, kind)
+    name = f"rows-{rows_per_file}-{files}{'' if kind == 'parquet' else f'-{kind}'}"
+    if shape != SPARSE:
+        name += f"-{shape.keys}-keys-{shape.per_tick}-a-tick"
+    return write_in_order(folder / name, files, rows_per_file, partial(table, shape=shape), kind)
 
 
 def write_in_order(

@@ -84,14 +84,20 @@ def grouped(runs: list[Run], apart: bool) -> Iterator[list[Run]]:
         yield runs
 
 
-def flink(runs: list[Run], root: Path, apart: bool, progress: ProgressLog) -> dict[str, Any]:
+def flink(
+    runs: list[Run],
+    root: Path,
+    apart: bool,
+    progress: ProgressLog,
+    shape: rows.StreamShape = rows.SPARSE,
+) -> dict[str, Any]:
     """Run Flink; return rates or totals by run, its version, and unsteady rates."""
     python = python_of(FLINK, root, progress)
     # -E: ignore this environment's PYTHONPATH
     command = [str(python), "-E", str(Path(__file__).parent / "peers" / "flink_hop.py")]
     found: dict[str, Any] = {}
     for group in grouped(runs, apart):
-        plan = {"constants": rows.constants(), "runs": group}
+        plan = {"constants": rows.constants(shape), "runs": group}
         for result in watched(command, plan, "flink", progress):
             found["version"] = result["version"]
             found[result["name"]] = result.get("eps", result.get("totals"))

@@ -8,14 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from bench.nexmark.answers import answer, other_rows
-from bench.nexmark.events import side_input
-from bench.nexmark.nexmark import read_by
-from bench.nexmark.running import STREAMS, asked, output_mode, ran, sources, statement, table_of
+from bench.nexmark.events import Nexmark, side_input
+from bench.nexmark.running import asked, output_mode, ran, sources, table_of
 from bench.query_runs import icestream_session, run_all
 from bench.steady import steady_rate
 
@@ -25,19 +23,17 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     name, source, folder = plan["name"], Path(plan["input"]), Path(plan["output"])
     query = asked(name, sources(spark, source))
     rows, ended = ran(query, spark, folder, mode=output_mode(name), memory=plan["memory"])
-    if plan.get("compared"):
-        tables = {each: pq.read_table(source / each) for each in STREAMS}
+    if plan["compared"]:
+        count, rate = plan["compared"]
+        tables = Nexmark(count, rate=rate).tables()
         wanted = answer(name, {**tables, "side_input": side_input()})
         return {"name": name, "other_rows": other_rows(name, table_of(query, rows), wanted)}
     kind = "spark" if isinstance(query, DataFrame) else "events"
     kind = "windows" if isinstance(query, ice.Result) else kind
     # reports count rows after filters and in every window; rates are of the events of streams
-    read = sum(
-        pq.read_table(source / each, columns=[]).num_rows for each in read_by(statement(name))
-    )
     counted = sum(each["numInputRows"] for each in ended.recentProgress)
     eps = steady_rate(ended.recentProgress, plan["skip"])
-    eps = eps and eps * read / counted
+    eps = eps and eps * plan["rows"] / counted
     held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
     written = sum(each.stat().st_size for each in (folder / "out").rglob("*") if each.is_file())
     return {"name": name, "eps": eps, "form": kind, "state_bytes": held - written}

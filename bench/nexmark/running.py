@@ -1,28 +1,31 @@
-"""Nexmark's statements as queries of Icestream over folders of Parquet files."""
+"""Nexmark's statements as queries of Icestream over folders of text files."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import csv
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
 
 import icestream as ice
 from bench.nexmark.answers import bag
-from bench.nexmark.events import Nexmark, side_input
+from bench.nexmark.events import ROUND, Nexmark, side_input
 from icestream.sql.expressions.tree import quoted
 
 STATEMENTS = Path(__file__).parent / "statements"
 NUMBERS = tuple(f"q{number}" for number in range(23))
 STREAMS = ("person", "auction", "bid")
+#: when files of events changed, in seconds since 1970: the first one, the others a second apart
+_WRITTEN = 1_700_000_000
 #: statements whose answer is a table that changes by key: Flink upserts or retracts its rows
 TABLES = ("q4", "q6", "q9", "q15", "q16", "q17", "q18", "q19")
 #: functions that the suite registers, or that Spark calls by another name
@@ -42,32 +45,43 @@ def statement(number: str) -> str:
 def written_tables(
     events: Nexmark, folder: Path, batches: int, streams: Sequence[str] = STREAMS
 ) -> dict[str, pa.Table]:
-    """Write the events as Parquet files, one for each stream and batch; return the tables."""
+    """Write the events as text, one file for each stream and batch; return the tables."""
     step = -(-events.count // batches)
     tables = events.tables(streams)
     edges = [events.start + batch * step * 1_000_000 // events.rate for batch in range(1, batches)]
     for name, table in tables.items():
         times = table["dateTime"].cast(pa.int64()).to_numpy()
         cuts = [0, *times.searchsorted(edges), len(table)]
-        (folder / name).mkdir(parents=True)
-        for batch, (first, last) in enumerate(pairwise(cuts)):
-            pq.write_table(table.slice(first, last - first), folder / name / f"{batch:04d}.parquet")
-    return {**tables, "side_input": side_input()}
+        parts = (table.slice(first, last - first) for first, last in pairwise(cuts))
+        _write(parts, folder / name)
+    return tables
 
 
-def csv_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
-    """Write the streams as text, in two files with alternating rows, for Flink."""
-    for name in (each for each in STREAMS if each in tables):
-        table = tables[name]
-        for place, field in enumerate(table.schema):
+def for_flink(tables: Mapping[str, pa.Table], folder: Path) -> None:
+    """Write streams as the same text in two files, whose rows alternate."""
+    for name, table in tables.items():
+        halves = (pa.array(range(part, len(table), 2), pa.int64()) for part in range(2))
+        _write(map(table.take, halves), folder / name)
+
+
+def _write(parts: Iterable[pa.Table], folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for number, part in enumerate(parts):
+        for place, field in enumerate(part.schema):
             if pa.types.is_timestamp(field.type):
-                text = pc.strftime(table[place].cast(pa.timestamp("ms")), "%Y-%m-%d %H:%M:%S")
-                table = table.set_column(place, field.name, text)
-        (folder / name).mkdir(parents=True)
-        for part in range(2):
-            rows = table.take(pa.array(range(part, len(table), 2), pa.int64()))
-            options = csv.WriteOptions(include_header=False)
-            csv.write_csv(rows, folder / name / f"{part}.csv", options)
+                text = pc.strftime(part[place].cast(pa.timestamp("ms")), "%Y-%m-%d %H:%M:%S")
+                part = part.set_column(place, field.name, text)  # noqa: PLW2901
+        options, path = csv.WriteOptions(include_header=False), folder / f"{number:04d}.csv"
+        csv.write_csv(part, path, options)
+        # Spark reads files in the order in which they changed
+        os.utime(path, (_WRITTEN + number,) * 2)
+
+
+def files(spark: SparkSession, folder: Path, name: str) -> DataFrame:
+    """Return the rows of a stream, of which a batch reads one file."""
+    schema = from_arrow_schema(Nexmark(ROUND).tables([name])[name].schema)
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    return reader.csv(str(folder / name))
 
 
 def registered(spark: SparkSession) -> None:
@@ -86,9 +100,7 @@ def sources(spark: SparkSession, folder: Path, slack: str = "2 seconds") -> dict
     registered(spark)
     made: dict[str, Any] = {}
     for name in (each for each in STREAMS if (folder / each).exists()):
-        schema = spark.read.parquet(str(folder / name)).schema
-        reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        frame = reader.parquet(str(folder / name))
+        frame = files(spark, folder, name)
         made[name] = ice.stream(frame, time="dateTime", slack=slack, name=name)
     table = side_input()
     made["side_input"] = spark.createDataFrame(table.to_pandas())

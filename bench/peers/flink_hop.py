@@ -66,7 +66,8 @@ def events(
         .column("f0", "BIGINT NOT NULL")
         .column_by_expression("h", h)
         .column_by_expression(
-            "ts", f"TO_TIMESTAMP_LTZ({c['start']} + {i} * {c['tick']} - {late}, 3)"
+            "ts",
+            f"TO_TIMESTAMP_LTZ({c['start']} + {i} / {c['per_tick']} * {c['tick']} - {late}, 3)",
         )
         .watermark("ts", "ts - INTERVAL '5' SECOND")
         .build()

@@ -3,12 +3,9 @@
 Run as `python flink_nexmark.py PLAN`; prints one JSON line per run of the plan.
 
 Idea: each stream is two CSV files, whose rows alternate, so both readers move through event time
-together; Flink's package has no Parquet reader. A job runs to the end of the files. Progress is
-read from the source's counter, and the rate is that of the rows after warm-up. Results go to a sink
-that drops them, or are added up, for comparison.
-
-Limits: reading text costs Flink more than reading Parquet would. `q0` and the like show how much;
-the bench subtracts the time of reading alone from the time of a statement.
+together. A job runs to the end of the files. Progress is read from the source's counter, and the
+rate is that of the rows after warm-up. Results go to a sink that drops them, or are added up, for
+comparison.
 """
 
 from __future__ import annotations

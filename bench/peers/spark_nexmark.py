@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from bench.nexmark.nexmark import read_by
-from bench.nexmark.running import registered, statement
+from bench.nexmark.running import files, registered, statement
 from bench.query_runs import icestream_session, run_all
 from bench.steady import steady_rate
 
@@ -23,9 +23,7 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     """Run one statement over all files; return its rate."""
     registered(spark)
     for name in read_by(statement(plan["name"])):
-        folder = str(Path(plan["input"]) / name)
-        reader = spark.readStream.schema(spark.read.parquet(folder).schema)
-        frame = reader.option("maxFilesPerTrigger", 1).parquet(folder)
+        frame = files(spark, Path(plan["input"]), name)
         frame.withWatermark("dateTime", "2 seconds").createOrReplaceTempView(name)
     mode = MODES[plan["name"]]
     writer = spark.sql(statement(plan["name"])).writeStream.outputMode(mode)

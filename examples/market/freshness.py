@@ -98,8 +98,8 @@ class Dashboard:
         )
 
     def _of_batches(self) -> Table:
-        names = ("quotes", "priced", "waiting", "batch s", "stale s", "p99 s", "max s")
-        table = Table(*names, title="batches")
+        names = ("quotes", "priced", "wait", "batch", "stale", "p99", "max")
+        table = Table(*names, title="batches, times in seconds")
         for each in self.batches:
             stale = [each["staleness"][name] / 1000 for name in ("averageMs", "p99Ms", "maxMs")]
             counts = [f"{each[name]:,}" for name in ("quotes", "served", "waiting")]
@@ -107,7 +107,7 @@ class Dashboard:
         return table
 
     def _of_symbols(self) -> Table:
-        table = Table("symbol", "price", "option", "age s", title="newest answers")
+        table = Table("symbol", "price", "option", "age", title="newest answers")
         for row in self.newest:
             shown = f"{row['price']:.2f}", f"{row['option']:.4f}", f"{row['age']:.1f}"
             table.add_row(row["symbol"], *shown)

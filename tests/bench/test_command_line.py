@@ -20,12 +20,12 @@ def test_bench_passes_its_arguments_and_its_exit_code_on(
 
     monkeypatch.setattr(command_line, "bench_command", bench_command)
     runner, target = CliRunner(), tmp_path / "out.json"
-    arguments = ["windows", "--size", "full", "--json", str(target)]
+    arguments = ["windows", "--size", "full", "--json", str(target), "--only", "a,b"]
     assert runner.invoke(command_line.app, arguments).exit_code == 0
     assert runner.invoke(command_line.app, ["--list"]).exit_code == 1
     assert calls == [
-        {"name": "windows", "size": "full", "json_file": target, "list_": False},
-        {"name": None, "size": "small", "json_file": None, "list_": True},
+        {"name": "windows", "size": "full", "json_file": target, "list_": False, "only": "a,b"},
+        {"name": None, "size": "small", "json_file": None, "list_": True, "only": None},
     ]
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,29 @@ def test_the_exit_code_reports_whether_every_bar_holds(
     assert command.bench_command("keys", "full", None, False) == code
 
 
+def test_some_cases_of_a_bench_are_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def narrowed(only: Sequence[str]) -> Bench:
+        asked.append(only)
+        return bench(MEASURED)
+
+    monkeypatch.setattr(registry, "benches", lambda: [replace(bench(MEASURED), narrowed=narrowed)])
+    assert command.bench_command("keys", "small", None, False, "a,b") == 0
+    assert asked == [["a", "b"]]
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_bench_without_names_for_its_cases_takes_no_only() -> None:
+    with pytest.raises(DefinitionError, match="leave out --only"):
+        command.bench_command("keys", "small", None, False, "a,b")
+
+
+def test_nexmark_names_the_statements_it_has() -> None:
+    with pytest.raises(DefinitionError, match=r"unknown statements q23: choose some of q0, q1"):
+        command.bench_command("nexmark", "small", None, False, "q5,q23")
+
+
 @pytest.mark.usefixtures("listed")
 def test_an_unknown_size_is_answered_with_the_known_ones() -> None:
     with pytest.raises(DefinitionError, match="small, full"):
@@ -280,22 +304,23 @@ def test_keys_are_spread_evenly(first: int) -> None:
 # agreement
 
 
-def test_oracle_expected_totals_follow_the_definition() -> None:
+@pytest.mark.parametrize("shape", [rows.SPARSE, rows.StreamShape(keys=7, per_tick=2)])
+def test_oracle_expected_totals_follow_the_definition(shape: rows.StreamShape) -> None:
     # range 60 s, slide 10 s: a window ends every 10 s and holds the events of the 60 s before
     #   |--pane--|--pane--|--pane--|--pane--|--pane--|--pane--|
     #   [------------------------ window ---------------------)
-    until = agreement.closed_by(100_000, 10_000, 5_000)
-    ts, key, value = rows.columns(0, 100_000)
+    until = agreement.closed_by(100_000, 10_000, 5_000, shape)
+    ts, key, value = rows.columns(0, 100_000, shape)
     found = []
     first_end = (rows.START - rows.DISORDER) // 10_000 * 10_000 + 10_000
     for end in range(first_end, until + 1, 10_000):
-        for one in range(rows.KEYS):
+        for one in range(shape.keys):
             part = value[(ts >= end - 60_000) & (ts < end) & (key == one)]
             if part.size:
                 found.append((part.size, part.sum(), part.mean(), part.min(), part.max()))
     sums = (sum(map(float, column)) for column in zip(*found, strict=True))
     plain = WindowTotals(len(found), *sums)  # type: ignore[arg-type]
-    assert agreement.expected(60_000, 10_000, until).agrees_with(plain)
+    assert agreement.expected(60_000, 10_000, until, shape).agrees_with(plain)
 
 
 def test_averages_agree_up_to_rounding() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -25,6 +26,7 @@ from icestream.operators.latest.saved_arrays import table_of
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import NoSchema, read, state_schema_of, written
 from tests.fixtures.checkpoints import KINDS, events, make, opened
+from tests.fixtures.dataflow_plans import PlanStream, dataflow
 from tests.fixtures.plans import open_query, window_plan
 
 WINDOWED = ("windows", "tumbling", "objects", "sessions")
@@ -339,3 +341,20 @@ def test_looking_takes_nothing_over(tmp_path: Path) -> None:
     assert Checkpoint(root).kept()
     assert prints(root) == before
     assert running.driver.batch(5, events(running.plan, 5))
+
+
+def test_bounded_a_group_beyond_memory_is_read(tmp_path: Path) -> None:
+    columns = pa.schema([("key", pa.int64()), ("value", pa.int64()), ("asks", pa.bool_())])
+    stream = PlanStream.of(columns)
+    stored = stream.where("NOT asks").select("key", "value").forever()
+    asking = stream.where("asks").select("key", "value AS wanted").window(1)
+    made = stored.apply(("key",), lambda left, right: left.difference(right), asking)
+    flow = dataflow(made, "update", columns=(columns,), slack=0)
+    query = open_query(flow, str(tmp_path), budget="8 MB", shards=1)
+    count = 40_000
+    rows = [np.zeros(count, np.int64), np.arange(count), np.zeros(count, np.bool_)]
+    instants = [pa.array(np.arange(count)).cast(flow.time), pa.array(np.zeros(count, np.int32))]
+    batch = pa.RecordBatch.from_arrays([*instants, *map(pa.array, rows)], schema=flow.batch_schema)
+    query.feed([[batch]])
+    found = read_all(Reading(str(tmp_path / "checkpoint"), memory=1 << 20, kept="0: left"))
+    assert sorted(found.column("value").to_pylist()) == list(range(count))

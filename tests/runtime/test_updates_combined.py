@@ -317,6 +317,84 @@ def test_bounded_windows_forget_keys_without_updates(
     assert most[2000] < 800
 
 
+BATCHES = 20
+
+
+def answers_with(
+    memory: int, folder: Path, plan: Updates, keys: int, shards: int = 1
+) -> tuple[list[list[dict[str, Any]]], int]:
+    """Return the answers of each batch, and of a flush, and how many parts the keys have at last.
+
+    Each batch brings new keys, and a second tuple of earlier ones. Processes restart, and now and
+    then their disk is lost, or there is a shard less.
+    """
+    clock = plan.clock
+    assert isinstance(clock, ManualClock)
+    made = []
+    with staged(tight=True):
+        query = open_updates(plan, folder, shards=shards, budget=memory)
+        for number in range(BATCHES):
+            clock.at += SECOND
+            if number % 4 == 2:
+                query = open_updates(plan, folder, shards=shards, budget=memory)
+            if number % 5 == 4:
+                shutil.rmtree(folder / "local")
+            if number % 6 == 4:
+                shards = max(1, shards - 1)
+                query.driver.rescale(1, shards=shards)
+            at, first = 1 + 1000 * number, keys // BATCHES * number
+            batch: list[Quote] = [(f"s{first + n}", n % 7, at) for n in range(keys // BATCHES)]
+            batch += [(f"s{n}", 3, at + 7) for n in range(number, first, 37)]
+            (delivery,) = query.driver.batch(number, splits_of(batch))
+            made.append(sorted(query.rows([delivery]).to_pylist(), key=str))
+        made.append(sorted(query.flush().to_pylist(), key=str))
+    return made, len(list(Path(folder / "local").rglob("parts-*")))
+
+
+@pytest.mark.parametrize(
+    ("by", "keys"),
+    [
+        (("symbol",), 2000),
+        pytest.param(("symbol",), 6000, marks=pytest.mark.slow),
+        pytest.param(("symbol", "price"), 6000, marks=pytest.mark.slow),
+    ],
+)
+def test_bounded_windows_of_more_keys_than_fit(
+    by: tuple[str, ...], keys: int, tmp_path: Path
+) -> None:
+    """About 600 keys fit at once."""
+    found = {}
+    for memory in (PLENTY, LITTLE):
+        plan = replace(windows_plan("lazy", by, ManualClock()), budget=600 * SECOND)
+        found[memory] = answers_with(memory, tmp_path / str(memory), plan, keys)
+    assert found[LITTLE][0] == found[PLENTY][0]
+    assert sum(map(len, found[LITTLE][0])) > keys
+    assert found[LITTLE][1] >= keys // 300
+    assert found[PLENTY][1] == 0
+
+
+@pytest.mark.slow
+def test_oracle_parts_of_windows_are_divided_among_shards(tmp_path: Path) -> None:
+    """Four shards become one, which has the memory of all."""
+    plan = replace(windows_plan("lazy", ("symbol",), ManualClock()), budget=600 * SECOND)
+    plain, _ = answers_with(PLENTY, tmp_path / "plain", plan, 4000)
+    plan = replace(windows_plan("lazy", ("symbol",), ManualClock()), budget=600 * SECOND)
+    found, parts = answers_with(4 * LITTLE, tmp_path / "moved", plan, 4000, shards=4)
+    assert found == plain
+    assert parts > 4
+
+
+def test_every_part_of_the_keys_of_windows_is_served(tmp_path: Path) -> None:
+    """There is time for a few answers in a batch, and far more keys than fit."""
+    plan = replace(windows_plan("lazy", ("symbol",), ManualClock()), budget=SECOND // 2)
+    made, parts = answers_with(LITTLE, tmp_path, plan, 800)
+    assert parts > 2
+    assert all(len(rows) < 100 for rows in made[:-1])
+    # windows of the last batch have not ended
+    served = {row["symbol"] for rows in made for row in rows}
+    assert served == {f"s{n}" for n in range(800 - 800 // BATCHES)}
+
+
 A, B, C = PreQueueInput((0,), LEFT), PreQueueInput((1,), LEFT), PreQueueInput((2,), RIGHT)
 UNION = PreQueueUnion((A, B), (1, 0))
 JOIN = PreQueueJoin(UNION, C, 40)

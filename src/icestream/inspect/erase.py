@@ -226,8 +226,10 @@ class _GroupEraser:
             store.begin(watermark)
             for slots in store.portions(store.locate(id_high, id_low)):
                 for each in named:
-                    rows = store.read(each.place, slots).rows
-                    if pc.any(_of_key(rows, rows.schema, self._asked)).as_py():
+                    if any(
+                        pc.any(_of_key(found.rows, found.rows.schema, self._asked)).as_py()
+                        for found in store.pieces(each.place, slots)
+                    ):
                         key = ", ".join(f"{name}={text}" for name, text in self._asked.key.items())
                         msg = (
                             f"rows of other groups in {each.table.operator}, {each.table.name}, "

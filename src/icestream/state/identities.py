@@ -33,6 +33,11 @@ class IdRange:
         """Return whether some ids are in both."""
         return self.low < other.high and other.low < self.high
 
+    def within(self, other: IdRange) -> IdRange:
+        """Return the part of it that is in another."""
+        low = max(self.low, other.low)
+        return IdRange(low, max(low, min(self.high, other.high)))
+
     def clip(self, first: Ids, last: Ids) -> tuple[Ids, Ids, Mask]:
         """Return the parts of ranges, given by both ends, that are in it, and which have one."""
         low, high = np.uint64(self.low), np.uint64(self.high - 1)

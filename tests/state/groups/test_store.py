@@ -492,6 +492,27 @@ def test_bounded_operators_get_few_rows_at_once_however_much_memory_there_is(
 
 
 @pytest.mark.parametrize("options", [LOG, EVICT])
+def test_bounded_a_group_beyond_memory_is_rewritten(tmp_path: Path, options: StoreOptions) -> None:
+    space = GroupSpace(str(tmp_path), NUMBERS, options, quota=1 << 17)
+    count = 10_000
+    with space.version() as store:
+        for _ in range(2):
+            store.begin(0)
+            slots = store.locate(*identities([5, 6, 7]))
+            owners = np.repeat([0, 1, 2], [3, count, 3])
+            store.rewrite(0, slots, GroupRows(owners, rows(owners, np.arange(len(owners)))))
+        assert store._space.account.budget.peak <= 1 << 17
+    if options is LOG:
+        space.lose_arena()
+    with space.version() as store:
+        store.begin(0)
+        pieces = store.pieces(0, store.locate(*identities([6])))
+        found = np.concatenate([some.rows.column(1).to_numpy() for some in pieces])
+        assert found.tolist() == list(range(3, 3 + count))
+        assert content(store, [5, 7]) == {5: [0, 1, 2], 7: [count + 3, count + 4, count + 5]}
+
+
+@pytest.mark.parametrize("options", [LOG, EVICT])
 def test_bounded_worn_groups_beyond_memory_are_consolidated(
     tmp_path: Path, options: StoreOptions
 ) -> None:
@@ -512,7 +533,7 @@ def test_bounded_worn_groups_beyond_memory_are_consolidated(
     )
     dice, known = np.random.default_rng(4), np.zeros(count, dtype=np.int64)
     most = 0
-    for version in range(30):
+    for version in range(16):
         keys = np.arange(count) if not version else np.unique(dice.integers(0, count, 4_000))
         known[keys] += version
         with space.version() as store:

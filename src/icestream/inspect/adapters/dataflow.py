@@ -145,11 +145,11 @@ def _grouped(
     for id_high, id_low in _identities(store, tables[0], asked):
         store.begin(watermark)
         for some in store.portions(store.locate(id_high, id_low)):
+            owners = store.identities(some)
             for each in tables:
-                found = store.read(each.place, some)
-                owners = store.identities(some)
-                identity = owners[0][found.owners], owners[1][found.owners]
-                yield StateRows(each.table, source.shard, found.rows, identity)
+                for found in store.pieces(each.place, some):
+                    identity = owners[0][found.owners], owners[1][found.owners]
+                    yield StateRows(each.table, source.shard, found.rows, identity)
 
 
 def _identities(

@@ -20,6 +20,7 @@ from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import IDLE, READY, WAIT
 from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.window_aggregate import WindowedUpdates
 from icestream.operators.latest.window_serving import (
     WindowedBy,
     WindowServing,
@@ -74,14 +75,21 @@ class UpdateWindowState:
         )
         operator = WindowServingOperator(spec, source.space)
         operator.restore(source.history)
-        windows = operator.windows
+        for _ in operator.parts.each():
+            yield from self._of_part(operator.parts.windows, source.shard, asked)
+        yield from self._pre_queue_state.read(operator.front, source.shard, asked)
+
+    def _of_part(
+        self, windows: WindowedUpdates, shard: int, asked: ReadRequest
+    ) -> Iterator[StateRows]:
+        """Yield groups and tuples of a part of the keys."""
         cells = windows.queue.table
         id_high, id_low = np.ascontiguousarray(cells[:, :2].T).view(np.uint64)
         known = windows.known(np.arange(len(cells)))
         if self._groups in asked.tables and len(cells):
             columns = [*known, *self._key_columns(cells)]
             rows = pa.RecordBatch.from_arrays(columns, schema=self._groups.columns)
-            yield asked.chosen(self._groups, source.shard, rows, id_high, id_low)
+            yield asked.chosen(self._groups, shard, rows, id_high, id_low)
         if self._tuples in asked.tables and len(cells):
             content = content_of(windows.queue.arrays)
             of = np.repeat(np.arange(len(cells)), content["held"])
@@ -89,8 +97,7 @@ class UpdateWindowState:
             values = windows.queue.decoded(words[:, z.TUPLE :])
             columns = [*windows.known(of), pa.array(words[:, z.TIME]), *values.columns]
             rows = pa.RecordBatch.from_arrays(columns, schema=self._tuples.columns)
-            yield asked.chosen(self._tuples, source.shard, rows, id_high[of], id_low[of])
-        yield from self._pre_queue_state.read(operator.front, source.shard, asked)
+            yield asked.chosen(self._tuples, shard, rows, id_high[of], id_low[of])
 
     def _key_columns(self, cells: np.ndarray[Any, Any]) -> list[pa.Array]:
         states, spec = cells[:, z.STATES], self._windowed.windows

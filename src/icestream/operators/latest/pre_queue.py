@@ -24,7 +24,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ from icestream.operators.latest.saved_arrays import (
     SavedParts,
     State,
     bytes_in,
+    common_ranges,
     parts_of,
     records_of,
 )
@@ -310,16 +310,14 @@ class PreQueueOperator:
     def take_over(self, snapshots: Sequence[Sequence[bytes]], keeps: IdRange | None) -> None:
         """Restore the records of a snapshot, or of those of parents for the keys in a range."""
         parents = [part for payloads in snapshots for part in parts_of(payloads).items()]
-        edges = sorted({edge for ids, _ in parents for edge in (ids.low, ids.high)})
-        parts = [IdRange(low, high) for low, high in pairwise(edges)]
+        parts = common_ranges([ids for ids, _ in parents])
         if parts and self._parts is not None:
             self._parts.divide(parts)
         for ids in parts:
             tree = _Tree(self._front)
             states = [state for each, state in parents if each.meets(ids)]
             if keeps is not None:
-                inside = IdRange(max(ids.low, keeps.low), min(ids.high, keeps.high))
-                states = [tree.taken_over(states, inside)]
+                states = [tree.taken_over(states, ids.within(keeps))]
             (state,) = states
             tree.recall(state)
             self._store(ids, state)

@@ -8,6 +8,8 @@ Invariants:
 1. What was saved is loaded again, from the arena and from a snapshot
    (`test_arrays_come_back_from_the_arena_and_from_records`).
 2. Arrays that the budget has no room for are refused (`test_bounded_arrays_are_inside_the_budget`).
+3. Parts, which are files, come back the same
+   (`test_parts_come_back_from_their_files_and_from_records`).
 
 Cost: a copy of everything per version, and its bytes twice while a version is written.
 """
@@ -18,6 +20,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -69,6 +72,12 @@ class SavedArrays:
             target.view[: len(flat)] = flat
             self._shapes[name] = array.dtype.str, list(array.shape)
 
+    def clear(self) -> None:
+        """Drop the saved arrays."""
+        for name in self._shapes:
+            self._array(name).resize(0)
+        self._shapes.clear()
+
     def _array(self, name: str) -> GrowingArray:
         return self._arena.array(f"{self._name}.{name}", np.uint8)
 
@@ -94,18 +103,24 @@ class SavedParts:
     def load(self, ids: IdRange) -> State | None:
         """Return the state of a part; None if there is none."""
         try:
-            with np.load(self._path(ids)) as found:
-                return dict(found)
+            with open(self._path(ids), "rb") as file:
+                shapes, data, at = json.loads(file.readline()), file.read(), 0
         except FileNotFoundError:
             return None
+        found: State = {}
+        for name, kind, shape in shapes:
+            found[name] = np.frombuffer(data, kind, prod(shape), at).reshape(shape).copy()
+            at += found[name].nbytes
+        return found
 
     def save(self, ids: IdRange, state: State) -> None:
         """Save the state of a part."""
         path = self._path(ids)
-        arrays: dict[str, Any] = {**state}
+        shapes = [(name, each.dtype.str, each.shape) for name, each in state.items()]
         try:
             with open(path, "wb") as file:
-                np.savez(file, **arrays)
+                file.write(json.dumps(shapes).encode() + b"\n")
+                file.writelines(each.tobytes() for each in state.values())
         except OSError as error:
             raise storage_error(path, error) or error from error
 
@@ -157,6 +172,12 @@ def parts_of(payloads: Iterable[bytes]) -> dict[IdRange, State]:
         ids = json.loads(payload.partition(b"\n")[0]).get("ids")
         found.setdefault(EVERY_ID if ids is None else IdRange(*ids), []).append(payload)
     return {ids: state_of(part) for ids, part in found.items()}
+
+
+def common_ranges(ranges: Iterable[IdRange]) -> list[IdRange]:
+    """Return the ranges between all bounds of saved parts, which may overlap."""
+    edges = sorted({edge for ids in ranges for edge in (ids.low, ids.high)})
+    return [IdRange(low, high) for low, high in pairwise(edges)]
 
 
 def bytes_in(state: State) -> int:

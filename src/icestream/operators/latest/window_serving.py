@@ -16,50 +16,52 @@ Invariants:
 4. A key that is updated once gets its answers (`test_windows_end_by_the_watermark`).
 5. Keys that are forgotten make room for others, and all their windows were answered
    (`test_bounded_windows_forget_keys_without_updates`).
-6. Correctly signed nonsense in a snapshot is reported as damage, never an endless loop
+6. If not all keys fit, all are served (`test_every_part_of_the_keys_of_windows_is_served`).
+7. Correctly signed nonsense in a snapshot is reported as damage, never an endless loop
    (`test_signed_nonsense_in_any_state_is_an_error_of_ours`).
 
-Cost: waiting tuples, with 24 bytes each; a version logs its tuples.
+Cost: waiting tuples, with 24 bytes each; a version logs its tuples. If not all keys fit, a version
+visits all parts of them (`window_parts`).
 
-Limits: all keys that are not forgotten must fit into the shard's memory, as must the tuples of
-waiting windows. Of a key's tuples with the same time the last counts, unless a window that has the
-first was served before it came. Tuples older than the key's latest, or than the watermark if the
-key is known, are dropped and counted as outdated.
+Limits: the batch of a shard must fit into its memory. Of a key's tuples with the same time the last
+counts, unless a window that has the first was served before it came. Tuples older than the key's
+latest, or than the watermark if the key is known, are dropped and counted as outdated.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.core.clock import Clock
-from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue.windows import zones as z
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.latest.coalescing import NewestUpdates, joined
+from icestream.operators.latest.identities import identity_of
 from icestream.operators.latest.pacing import Pace, ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
-from icestream.operators.latest.report import ServingReport
+from icestream.operators.latest.report import ServingReport, combined_report
 from icestream.operators.latest.rowwise import UpdateFilter
-from icestream.operators.latest.saved_arrays import SavedArrays, State, records_of, state_of
+from icestream.operators.latest.saved_arrays import parts_of, records_of
 from icestream.operators.latest.serving_log import CHANGED, RECORD_ROWS
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.update_operator import UpdateInputs
 from icestream.operators.latest.window_aggregate import WindowedUpdates
-from icestream.operators.latest.window_staleness_totals import WindowStalenessTotals
+from icestream.operators.latest.window_parts import WindowInput, WindowParts
 from icestream.operators.protocol import Emitted, PastVersion, Shard
 from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.queue.pages import PagePool
-from icestream.state.queue.windows.snapshot import bring_back, content_of, taken_over
 from icestream.state.queue.windows.spec import UpdateWindows
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
@@ -67,8 +69,8 @@ from icestream.state.versions.commits import BASE
 #: kinds of records: tuples as they arrived, counts as JSON, arrays of the queue, other arrays, the
 #: state of the tree before the windows
 TUPLES, CALLS, QUEUE, OTHERS, BEFORE = range(5)
-#: least number of keys that are worth a snapshot without them
-LEAST_FORGOTTEN = 128
+#: limits of calls: tuples and answers
+Calls = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -134,46 +136,21 @@ class WindowServingOperator:
         self._spec = spec
         self._shard = shard
         self._header: dict[str, Any] = shard.arena.header
-        self._kept = SavedArrays(shard.arena, shard.account)
+        self._parts = WindowParts(shard, partial(spec.windowed.operator, spec.schedule))
         self._filters = spec.windowed.filters()
         self._pre_queue = None if spec.front is None else PreQueueOperator(spec.front, shard)
-        self._core: tuple[WindowedUpdates, WindowStalenessTotals] | None = None
         #: cost of tuples in the windows, and of answers in the step
         self._paces = [Pace(list(sums)) for sums in self._header.get("pace", ())]
         self._paces = self._paces or [Pace(), Pace()]
         self._snapshots = SnapshotSchedule(self._header)
         self._segments: list[int] = self._header.setdefault("changed", [])
         self._batch: pa.RecordBatch | None = None
-        #: windows that the watermark of this version ended
-        self._ended = 0
         self._report = ServingReport()
         self.released: tuple[int, ...] = ()
 
     @property
-    def _windows(self) -> WindowedUpdates:
-        """Return the operator over the arena's arrays."""
-        return self._opened[0]
-
-    @property
-    def _staleness(self) -> WindowStalenessTotals:
-        return self._opened[1]
-
-    @property
-    def _opened(self) -> tuple[WindowedUpdates, WindowStalenessTotals]:
-        if self._core is None:
-            self._core = self._open(self._kept.load())
-        return self._core
-
-    def _open(self, known: State | None) -> tuple[WindowedUpdates, WindowStalenessTotals]:
-        pool = PagePool(self._shard.arena, name="windows.pool")
-        windows = self._spec.windowed.operator(self._spec.schedule, pool)
-        if known is not None:
-            windows.recall(known)
-        return windows, WindowStalenessTotals(self._shard.arena, windows.queue)
-
-    @property
-    def windows(self) -> WindowedUpdates:
-        return self._windows
+    def parts(self) -> WindowParts:
+        return self._parts
 
     @property
     def front(self) -> PreQueueOperator | None:
@@ -183,80 +160,103 @@ class WindowServingOperator:
     # -- a version -------------------------------------------------------------------------
 
     def on_batch(self, inputs: UpdateInputs) -> None:
-        """Let the tuples of the batch enter the queue, in time order."""
-        at = self._spec.delivered
-        self._staleness.delivered(self._spec.clock.now() if at is None else at)
+        """Take the tuples of the batch, in time order."""
         parts = [NewestUpdates(batch).rows for batch in inputs.newest.tuples()]
-        late = self._late
         if parts:
             updates = NewestUpdates(joined(parts))
             self._shard.account.reserve(2 * updates.rows.nbytes)
             order = np.argsort(updates.last, kind="stable")
             self._batch = updates.take(order).payload
-            self._take(self._batch)
-        self._ended = self._windows.advance(self._spec.watermark)
-        self._report = ServingReport(outdated=self._late - late)
-
-    @property
-    def _late(self) -> int:
-        """Return how many tuples were late, here or in the tree before."""
-        front = 0 if self._pre_queue is None else self._pre_queue.late
-        return self._windows.facts["late"] + front
-
-    def _take(self, rows: pa.RecordBatch) -> None:
-        if self._pre_queue is not None:
-            rows = self._pre_queue.rows(rows)
-        times = np.asarray(rows.column(self._spec.windowed.time).cast(pa.int64()).to_numpy())
-        if len(times):
-            self._staleness.begins(int(times.min()))
-        self._windows.enqueue(rows, times)
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
-        """Serve until the time of the batch is used, then write the log."""
-        calls: list[tuple[int, int]] = []
-        yield from self._serve(calls)
-        answers, queue = self._staleness.close(self._spec.clock.now())
+        """Serve each part of the keys until its time is used, then write the log."""
+        late = 0 if self._pre_queue is None else self._pre_queue.late
+        arrived = None if self._batch is None else self._before_windows(self._batch)
+        if self._pre_queue is not None:
+            late = self._pre_queue.late - late
+        reports, calls = [ServingReport(outdated=late)], dict[IdRange, Calls]()
+        ended, forgot, divided = 0, list[Micros](), False
+        time, parts = self._spec.time, self._parts
+        share, spent, parts.size = time.share(), time.spent, 0
+        left = parts.in_turn()
+        while left:
+            ids = left.pop()
+            parts.open(ids)
+            mine = None if arrived is None else arrived.of(ids)
+            if parts.is_large(mine):
+                left += parts.divide(ids)
+                divided = True
+                continue
+            by_watermark, outdated = self._enter(mine)
+            ended += by_watermark
+            rest = (
+                INFINITY if share == INFINITY else (share - time.spent + spent) // (1 + len(left))
+            )
+            yield from self._serve(calls.setdefault(ids, []), rest)
+            reports.append(replace(self._closed(), outdated=outdated))
+            forgot += self._forget()
+            parts.close(ids)
+        if self._pre_queue is not None:
+            if forgot:
+                self._pre_queue.forget(min(forgot))
+            self._pre_queue.save()
+        self._header["pace"] = [pace.sums for pace in self._paces]
+        self._write(calls, ended, anew=divided or bool(forgot))
         self._report = replace(
+            combined_report(reports), serving=sum(each.serving for each in reports)
+        )
+
+    def _before_windows(self, rows: pa.RecordBatch) -> WindowInput:
+        """Return the tuples for the windows, after the tree in front of them."""
+        if self._pre_queue is not None:
+            rows = self._pre_queue.rows(rows)
+        windowed = self._spec.windowed
+        times = np.asarray(rows.column(windowed.time).cast(pa.int64()).to_numpy())
+        if not windowed.keys:
+            return WindowInput(rows, times, None, None)
+        keys, groups = (identity_of(rows, by)[0] for by in (windowed.keys, windowed.by))
+        return WindowInput(rows, times, keys, groups)
+
+    def _enter(self, arrived: WindowInput | None) -> tuple[int, int]:
+        """Let tuples enter a part; return how many windows the watermark ends, and late tuples."""
+        at, late = self._spec.delivered, self._parts.windows.facts["late"]
+        self._parts.staleness.delivered(self._spec.clock.now() if at is None else at)
+        if arrived is not None:
+            self._take(arrived)
+        ended = self._parts.windows.advance(self._spec.watermark)
+        return ended, self._parts.windows.facts["late"] - late
+
+    def _take(self, arrived: WindowInput) -> None:
+        if len(arrived):
+            self._parts.staleness.begins(int(arrived.times.min()))
+            self._parts.windows.enqueue(arrived.rows, arrived.times)
+
+    def _closed(self) -> ServingReport:
+        """Return the report about the part in memory."""
+        answers, queue = self._parts.staleness.close(self._spec.clock.now())
+        facts = self._parts.windows.facts
+        return replace(
             self._report,
+            waiting=facts["waiting"] + facts["ready"],
+            keys=self._parts.windows.keys,
             stale=answers.whole,
             lately=answers.lately,
             queued=queue.whole,
             queued_lately=queue.lately,
         )
-        self._header["pace"] = [pace.sums for pace in self._paces]
-        forgot = self._forget()
-        self._kept.save(self._windows.state())
-        if self._pre_queue is not None:
-            self._pre_queue.save()
-        self._write(calls, forgot=forgot)
-        facts = self._windows.facts
-        self._report = replace(self._report, waiting=facts["waiting"] + facts["ready"])
 
-    def _forget(self) -> bool:
-        """Drop keys without updates for long, once they are half of all; return whether."""
-        table, length = self._windows.queue.table, self._spec.forget
+    def _forget(self) -> list[Micros]:
+        """Drop keys without updates for long; return since when, if there are any."""
+        table, length = self._parts.windows.queue.table, self._spec.forget
         if length is None or not len(table):
-            return False
+            return []
         # a time from the future says nothing about the other keys
         before = min(int(table[:, z.LAST].max()), self._spec.clock.now()) - length
-        found = self._windows.without(before, LEAST_FORGOTTEN)
-        if found is None:
-            return False
-        keys, state = found
-        arrays = self._windows.queue.arrays
-        content = taken_over([content_of(arrays)], keys.kept)
-        staleness = self._staleness.taken_over([self._staleness.state()], keys)
-        arrays.clear()
-        bring_back(arrays, content)
-        self._core = self._open(state)
-        self._staleness.recall(staleness)
-        if self._pre_queue is not None:
-            self._pre_queue.forget(before)
-        return True
+        return [before] if self._parts.forget(before) else []
 
-    def _serve(self, calls: list[tuple[int, int]]) -> Iterator[Emitted]:
-        clock, windows, time = self._spec.clock, self._windows, self._spec.time
-        began, share = clock.monotonic(), time.share()
+    def _serve(self, calls: Calls, share: Micros) -> Iterator[Emitted]:
+        clock, windows, time = self._spec.clock, self._parts.windows, self._spec.time
+        began = clock.monotonic()
         by_tuples, by_answers = self._paces
         made: list[pa.RecordBatch] = []
         rows, processed = 0, windows.processed
@@ -271,7 +271,7 @@ class WindowServingOperator:
                 break
             calls.append((count, most))
             time.served.add(0)
-            self._staleness.committed(windows.committed, now)
+            self._parts.staleness.committed(windows.committed, now)
             for each in self._filters:
                 answers = each.on_batch([answers])
             served = clock.monotonic()
@@ -291,8 +291,7 @@ class WindowServingOperator:
             yield 0, joined(made)
         took = int(1e6 * (clock.monotonic() - began))
         time.spent += took
-        self._report = replace(
-            self._report,
+        self._report = ServingReport(
             served=rows,
             calls=len(calls),
             serving=took,
@@ -302,26 +301,15 @@ class WindowServingOperator:
 
     # -- log -------------------------------------------------------------------------------
 
-    def _write(self, calls: Sequence[tuple[int, int]], *, forgot: bool) -> None:
+    def _write(self, calls: Mapping[IdRange, Calls], ended: int, *, anew: bool) -> None:
         """Write what the version did; from time to time, and if keys were dropped, a snapshot."""
-        if self._snapshots.version_ends(self._size) or forgot:
-            others = {
-                **self._windows.state(),
-                **self._staleness.state(),
-                "pace": np.array([pace.sums for pace in self._paces]),
-            }
-            queue = content_of(self._windows.queue.arrays)
-            before = () if self._pre_queue is None else self._pre_queue.records()
-            kinds = (QUEUE, records_of(queue)), (OTHERS, records_of(others)), (BEFORE, before)
-            for kind, payloads in kinds:
-                for payload in payloads:
-                    self._shard.segment(BASE).append(payload, synopsis=kind)
-            self._shard.seal(BASE)
+        if self._snapshots.version_ends(self._parts.size) or anew:
+            self._write_snapshot()
             self._snapshots.take()
             self.released = tuple(self._segments)
             self._segments.clear()
             return
-        if self._batch is None and not calls and not self._ended:
+        if self._batch is None and not any(calls.values()) and not ended:
             return
         segment = self._shard.segment(CHANGED)
         rows = 0 if self._batch is None else self._batch.num_rows
@@ -329,19 +317,28 @@ class WindowServingOperator:
             assert self._batch is not None
             part = self._batch.slice(first, RECORD_ROWS)
             segment.append(write_table(part), synopsis=TUPLES, rows=part.num_rows)
-        pace = [each.sums for each in self._paces]
-        told = {"watermark": self._spec.watermark, "calls": calls, "pace": pace}
+        told = {
+            "watermark": self._spec.watermark,
+            "parts": [calls[ids] for ids in self._parts.ranges],
+            "pace": [each.sums for each in self._paces],
+        }
         segment.append(json.dumps(told).encode(), synopsis=CALLS)
         info = self._shard.seal(CHANGED)
         if info is not None:
             self._segments.append(info.ordinal)
             self._snapshots.log(info.bytes)
 
-    @property
-    def _size(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
-        queue = self._windows.queue
-        return int(queue.table.nbytes + queue.arrays.zone_bytes)
+    def _write_snapshot(self) -> None:
+        segment = self._shard.segment(BASE)
+        pace = {"pace": np.array([pace.sums for pace in self._paces])}
+        for ids in self._parts.each():
+            queue, others = self._parts.contents()
+            for kind, state in ((QUEUE, queue), (OTHERS, {**others, **pace})):
+                for payload in records_of(state, ids):
+                    segment.append(payload, synopsis=kind)
+        for payload in () if self._pre_queue is None else self._pre_queue.records():
+            segment.append(payload, synopsis=BEFORE)
+        self._shard.seal(BASE)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Load the snapshot, then replay each later version."""
@@ -361,32 +358,31 @@ class WindowServingOperator:
 
     def _load(self, snapshots: Sequence[dict[int, list[bytes]]], keeps: IdRange | None) -> None:
         """Load a snapshot, or those of several parents for the keys in a range."""
-        queues, others = ([state_of(each[kind]) for each in snapshots] for kind in (QUEUE, OTHERS))
-        queue, other = queues[0], others[0]
-        if keeps is not None:
-            keys = self._windows.kept_keys(others, keeps)
-            queue = dict(taken_over(queues, keys.kept))
-            staleness = self._staleness.taken_over(others, keys)
-            windows = self._windows.taken_over(others, keys, keeps)
-            other = {**windows, **staleness, "pace": other["pace"]}
-        bring_back(self._windows.queue.arrays, queue)
-        self._windows.recall(other)
-        self._staleness.recall(other)
-        self._recall(other["pace"].tolist())
+        parents = []
+        for each in snapshots:
+            queues, others = (parts_of(each[kind]) for kind in (QUEUE, OTHERS))
+            parents += [(ids, queues[ids], others[ids]) for ids in queues]
+        self._parts.restore(parents, keeps)
+        self._recall(parents[0][2]["pace"].tolist())
         if self._pre_queue is not None:
             self._pre_queue.take_over([each[BEFORE] for each in snapshots], keeps)
 
     def _replay(self, found: dict[int, list[bytes]]) -> None:
         parts = [read_batch(payload) for payload in found[TUPLES]]
-        if parts:
-            self._take(joined(parts))
-        for payload in found[CALLS]:
-            told = json.loads(payload)
-            self._windows.advance(told["watermark"])
-            self._staleness.delivered(None)
-            for count, most in told["calls"]:
-                self._windows.serve(count, most)
-            self._recall(told["pace"])
+        arrived = self._before_windows(joined(parts)) if parts else None
+        (told,) = map(json.loads, found[CALLS])
+        ranges = self._parts.ranges
+        # before there were parts, calls were those of all keys
+        for ids, calls in zip(ranges, told.get("parts") or [told["calls"]], strict=True):
+            self._parts.open(ids)
+            if arrived is not None:
+                self._take(arrived.of(ids))
+            self._parts.windows.advance(told["watermark"])
+            self._parts.staleness.delivered(None)
+            for count, most in calls:
+                self._parts.windows.serve(count, most)
+            self._parts.close(ids)
+        self._recall(told["pace"])
 
     def _recall(self, learnt: Sequence[Sequence[float]]) -> None:
         for pace, sums in zip(self._paces, learnt, strict=True):
@@ -408,7 +404,7 @@ class WindowServingOperator:
     @property
     def statistics(self) -> dict[str, Any]:
         return {
-            "groups": self._windows.keys,
-            "partitions": 1,
-            "updates": replace(self._report, keys=self._windows.keys).to_json(),
+            "groups": self._report.keys,
+            "partitions": len(self._parts.ranges),
+            "updates": self._report.to_json(),
         }

@@ -243,14 +243,15 @@ class GroupStore(Groups):
         slots = np.ascontiguousarray(slots)
         bounds = np.zeros(len(slots) + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows.owners, minlength=len(slots)), out=bounds[1:])
-        for first, last in self._encodable(rows.rows, bounds):
+        most = self._rows_at_once(rows.rows)
+        for first, last in self._encodable(most, bounds):
             begin, end = int(bounds[first]), int(bounds[last])
-            self._replace(
-                synopsis,
-                slots[first:last],
-                rows.rows.slice(begin, end - begin),
-                bounds[first : last + 1] - begin,
-            )
+            some = rows.rows.slice(begin, min(end - begin, most))
+            within = np.minimum(bounds[first : last + 1] - begin, most)
+            self._replace(synopsis, slots[first:last], some, within)
+            # of a group that is large itself, the rest is appended
+            rest = rows.rows.slice(begin + some.num_rows, end - begin - some.num_rows)
+            self._append(synopsis, np.repeat(slots[first], rest.num_rows), rest, worn=False)
 
     def remind(self, slots: Slots, due: Ints, synopsis: int = 0) -> None:
         at, table = part(synopsis), self.directory.table
@@ -476,9 +477,9 @@ class GroupStore(Groups):
         """Return the words of groups in one synopsis, in memory and on the log."""
         return self.memory.words(slots, [synopsis])
 
-    def _encodable(self, rows: pa.RecordBatch, bounds: Ints) -> Iterator[tuple[int, int]]:
-        """Cut groups into parts whose rows fit into the work buffers, at least one group each."""
-        most, first = self._rows_at_once(rows), 0
+    def _encodable(self, most: int, bounds: Ints) -> Iterator[tuple[int, int]]:
+        """Cut groups into parts of so many rows, at least one group each."""
+        first = 0
         while first < len(bounds) - 1:
             last = int(np.searchsorted(bounds, bounds[first] + most, side="right")) - 1
             last = min(max(first + 1, last), len(bounds) - 1)

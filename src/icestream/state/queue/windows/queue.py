@@ -123,6 +123,14 @@ class WindowArrays:
     def zone_bytes(self) -> int:
         return 8 * self._pages.unit * self.zones
 
+    def growth(self, keys: int, tuples: int) -> int:
+        """Return the bytes by which arrays grow, at most, for tuples of so many keys."""
+        # arrays that grow get room to spare
+        is_full = self.keys + keys > self._cells.capacity
+        cells = 2 * (self.keys + keys) - self._cells.capacity if is_full else 0
+        zones = max(0, keys + tuples // int(self.facts[z.ROWS]) - self._pages.room)
+        return 8 * (z.CELL * cells + self._pages.unit * zones)
+
     @property
     def pages(self) -> int:
         return self._pages.pages
@@ -145,7 +153,7 @@ class WindowArrays:
             )
             if done == len(id_high):
                 return found
-            self.reserve_cells(max(32, 2 * self.keys))
+            self.reserve_cells(max(32, self.keys + 1))
 
     def reserve_zones(self, zones: int) -> None:
         """Make sure that `zones` more zones can be taken."""
