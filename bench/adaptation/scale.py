@@ -89,7 +89,7 @@ class ReportedTasks:
     def __init__(self, case: Case, files: LocalFiles) -> None:
         """Report for the shards of a case."""
         self.parcel_files: Files = files
-        self.epoch = 0
+        self.epoch = self.cores_to_come = 0
         self.refused: TableLayout | None = None
         self.refused_columns: pa.Schema | None = None
         self._case = case
@@ -146,9 +146,7 @@ class ReportedTasks:
             "bad_rows": 0,
         }  # fmt: skip
         name = f"shard-{task.shard}.v{version}.{attempt}"
-        return ShardReport(
-            task.shard, name, segments, None, [0], snapshot, False, statistics=statistics_
-        )
+        return ShardReport(task.shard, name, segments, [0], snapshot, False, statistics=statistics_)
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:

@@ -225,6 +225,39 @@ def test_oracle_joins_by_match_equal_sql(seed: int, tmp_path: Path) -> None:
     check_one(seed, tmp_path)
 
 
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("pressure", ["fetch", "defer"])
+@pytest.mark.parametrize("how", ["left", "right", "full", "semi"])
+def test_matches_come_in_the_batch_in_which_they_arise(
+    how: str, pressure: str, tmp_path: Path
+) -> None:
+    world = World.random(7, rows=80, batches=6)
+    query = world.stream("a").join(
+        world.stream("b"), on=[("ka", "kb")], how=how, within=(-20 * MS, 40 * MS),
+        where="va <> 2", onPressure=pressure,
+    )  # fmt: skip
+    condition = "ka = kb AND tb BETWEEN ta - 20000 AND ta + 40000 AND va <> 2"
+    columns = COLUMNS["a"] + (COLUMNS["b"] if how != "semi" else [])
+    flow = world.flow(query)
+    local = open_query(flow, str(tmp_path))
+    arrived = {name: schema.empty_table() for name, schema in STREAMS.items() if name in "ab"}
+    made = []
+    for split in world.splits(flow):
+        for name, batch in zip("ab", split[0], strict=True):
+            mine = [source_column("ab".index(name), place) for place in range(3)]
+            news = pa.table([batch.column(each) for each in mine], schema=STREAMS[name])
+            arrived[name] = pa.concat_tables([arrived[name], news])
+        made.append(local.feed(split))
+        found = payloads(pa.concat_tables(made), columns)
+        matches = Counter({row: n for row, n in found.items() if None not in (row[0], row[-3])})
+        expected = World(arrived, world.dice, 1).sql(
+            _sql("semi" if how == "semi" else "inner", condition)
+        )
+        assert matches == expected
+    local.close()
+    assert expected.total() > 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 1100, 20))
 def test_oracle_a_thousand_joins_by_match_equal_sql(first: int, tmp_path: Path) -> None:

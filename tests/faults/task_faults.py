@@ -28,6 +28,7 @@ from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Spl
 from icestream.runtime.ingest.reception import IngestTask
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.writer import TableWriters
+from icestream.runtime.version.row_files import RowFiles
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor, Parcel
 from icestream.runtime.work.windows.ingest import Ingest
@@ -101,13 +102,18 @@ class FaultyShardTask(ShardTask):
     apart: bool = False
 
     def run(
-        self, reader: ParcelReader, past: VersionStore, attempt: str, tables: TableWriters
+        self,
+        reader: ParcelReader,
+        past: VersionStore,
+        attempt: str,
+        tables: TableWriters,
+        rows: RowFiles,
     ) -> ShardReport:
         """Run the task, or fail."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
-        work = partial(super(FaultyShardTask, task).run, reader, past, attempt, tables)
+        work = partial(super(FaultyShardTask, task).run, reader, past, attempt, tables, rows)
         if self.fault is None or not _applies(self.fault, self.version, self.shard):
             return work()
         report: ShardReport = self.fault(work)
@@ -152,6 +158,7 @@ class FaultyExecutor:
     ) -> None:
         """Wrap an executor; `before_shards` is called in the driver, between its two jobs."""
         self.executor = executor
+        self.cores_to_come = executor.cores_to_come
         self.parcel_files: Files = executor.parcel_files
         self._ingest = ingest
         self._shard = shard

@@ -31,6 +31,9 @@ class PlainGroups(Groups):
         self._due: list[int] = []
         self._watermark = MINUS_INFINITY
 
+    def watermark(self) -> Micros:
+        return self._watermark
+
     def begin(self, watermark: Micros) -> None:
         """Forget expired rows."""
         self._watermark = max(watermark, self._watermark)

@@ -77,7 +77,7 @@ def test_a_part_of_the_memory_is_set_aside_if_it_is_enough(tmp_path: Path, kind:
     plan = KINDS[kind].plan()
     least = least_memory(plan)
     settings = Settings(f"{tmp_path}/checkpoint", f"{tmp_path}/local", 64 * least, shards=4)
-    executor: Any = SimpleNamespace(each=None, parallel=2)
+    executor: Any = SimpleNamespace(each=None, parallel=2, cores_to_come=0)
     elasticity = Elasticity(plan, settings, executor)
     assert elasticity.memory == 62 * least
     assert elasticity.memory_of(31 * least) == 31 * least, "too little for a shard"

@@ -8,14 +8,15 @@ It stands where no partner can come any more; its *delay* is subtracted again wh
     b.time - a.time BETWEEN low AND high     a  t ----------- |      a point at t + high
                                              b     t' |----------|   from t' to t' + high - low
 
-A condition on pairs is that of the pairs: an event is alone if no pair has its columns.
+A condition on pairs is that of the pairs: an event is alone if no pair has its columns. Where only
+final rows are wanted, one operator makes the same rows without retracting any (`match_join`).
 
 Invariants:
 1. Rows are those of SQL's joins with BETWEEN, each event without a partner once
    (`test_oracle_joins_by_match_equal_sql`).
 2. A null equals nothing, and an event without a key is alone (the same test).
 
-Limits: `full` joins within a bound keep both sides twice; conditions keep the kept side twice.
+Limits: where changes are wanted, sides are kept twice, by `full` joins and with a condition.
 """
 
 # The names are those of PySpark's DataFrames.
@@ -23,6 +24,7 @@ Limits: `full` joins within a bound keep both sides twice; conditions keep the k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,9 @@ from icestream.core.units import parse_interval
 from icestream.operators.dataflow.steps import Padding
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.join import StreamJoin
+from icestream.operators.lifetimes.match_join import MatchJoin
 from icestream.plan.joins.multi_join import Equal, check_comparable, joined
+from icestream.plan.nodes.events import Applied, Matched
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.lifetimes import Point, WindowLifetime
 from icestream.sql.expressions.compile import Predicate
@@ -107,6 +111,13 @@ def paired(left: Events, right: Events, on: On | None, where: str | None) -> Eve
     if on is not None:
         mine, theirs, keys = _with_shared_keys(left, right, on)
         return mine.groupApply(keys, lambda a, b: paired(a, b, None, where), theirs)
+    operator, text = _joining(left, right, where)
+    grows = left._node.grows and right._node.grows
+    return left._applied(operator, text, grows=grows, other=right)
+
+
+def _joining(left: Events, right: Events, where: str | None) -> tuple[StreamJoin, str]:
+    """Return the operator that pairs two streams of a group, and its text."""
     scope = left._scope("join", "join(other, on=...)")
     ours, others = left._node.payload, right._node.payload
     names = [*ours.names, *(_twin(n) if n in scope.keys else n for n in others.names)]
@@ -123,9 +134,7 @@ def paired(left: Events, right: Events, on: On | None, where: str | None) -> Eve
         None if residual is None else residual.mask,
         hidden=[_twin(key) for key in scope.keys],
     )
-    text = "join" if residual is None else f"join where {residual.text}"
-    grows = left._node.grows and right._node.grows
-    return left._applied(operator, text, grows=grows, other=right)
+    return operator, "join" if residual is None else f"join where {residual.text}"
 
 
 def may_defer(streams: Sequence[Events], on: On | None) -> bool:
@@ -178,12 +187,52 @@ def matched(
         sides += _anchored(right, left, _negative(bounds))[::-1]
     if spilling is not None:
         by_pairs = partial(_deferred_pair, on, where, spilling)
-        return _with_alone(kind, by_pairs, *sides[0]._together(sides[1:], "join"))
+        sides = tuple(sides[0]._together(sides[1:], "join"))
+        return _with_alone(kind, by_pairs, bounds is not None, *sides)
+    added: set[str] = set()
+    delays = left._node.delay, right._node.delay
+    if bounds is not None:
+        sides = tuple(sides[0]._together([*sides[1:], left, right], "join"))
+    apply = partial(_of_group, kind, where, bounds, delays)
     if on is None:
-        return _with_alone(kind, where, *sides)
+        return apply(*sides)
     sides, keys, added = _grouped_apart(sides, on)
-    made = sides[0].groupApply(keys, lambda *group: _with_alone(kind, where, *group), *sides[1:])
+    made = sides[0].groupApply(keys, apply, *sides[1:])
     return made.select(*(quoted(name) for name in made.columns if name not in added))
+
+
+def _of_group(
+    kind: str, where: str | None, bounds: Bounds | None, delays: Bounds, *sides: Events
+) -> Events:
+    """Return the rows of a join in a group; by match, the last two sides have its times."""
+    if bounds is None:
+        return _with_alone(kind, where, False, *sides)
+    left, right = sides[-2:]
+    made = _with_alone(kind, where, True, *sides[:-2])
+    if kind == "semi":
+        return made
+    early = left._node.delay - delays[0], right._node.delay - delays[1]
+    return _once(made, left, right, kind, where, bounds, early)
+
+
+def _once(
+    made: Events,
+    left: Events,
+    right: Events,
+    kind: str,
+    where: str | None = None,
+    bounds: Bounds = (0, 0),
+    early: Bounds = (0, 0),
+) -> Events:
+    """Return rows of a join by match that one operator can make too, without retracting any."""
+    pairs = None if kind == "anti" and where is None else _joining(left, right, where)[0]
+    operator = MatchJoin(left._node.payload, right._node.payload, pairs, kind, bounds, early)
+    text = f"{kind} join {bounds[0]} to {bounds[1]}" + ("" if where is None else f" where {where}")
+    once = left._applied(operator, text, grows=True, other=right)._node
+    assert isinstance(once, Applied)
+    node = made._node
+    fields = node.payload, node.scope, node.grows, node.reach, node.delay
+    return replace(made, _node=Matched(*fields, parts=(node,), once=once))
 
 
 def _deferred_pair(
@@ -207,6 +256,7 @@ def _anchored(point: Events, other: Events, bounds: Bounds) -> tuple[Events, ...
 def _with_alone(
     kind: str,
     condition: str | Callable[[Events, Events], Events] | None,
+    by_match: bool,
     left: Events,
     right: Events,
     living_left: Events | None = None,
@@ -218,25 +268,28 @@ def _with_alone(
     events without a partner are found by their own points.
     """
     pair = condition if callable(condition) else partial(paired, on=None, where=condition)
+    filtered = partial(_filtered, by_match=by_match)
     if condition is None and kind in ("semi", "anti"):
         left._scope("join", "join(other, on=...)")
-        return _filtered(left, right, None, present=kind == "semi")
+        return filtered(left, right, None, present=kind == "semi")
     pairs = pair(left, right)
     by_pairs = None if condition is None else pairs
     if kind in ("semi", "anti"):
-        return _filtered(left, right, by_pairs, present=kind == "semi")
-    alone = [_filtered(left, right, by_pairs, present=False)]
+        return filtered(left, right, by_pairs, present=kind == "semi")
+    alone = [filtered(left, right, by_pairs, present=False)]
     if kind == "full":
         mine, theirs = living_left or left, right_points or right
         if condition is not None and right_points is not None:
             by_pairs = pair(mine, theirs)
-        alone.append(_filtered(theirs, mine, by_pairs, present=False))
+        alone.append(filtered(theirs, mine, by_pairs, present=False))
     columns = pa.schema([each.with_nullable(True) for each in pairs._node.payload])
     padded = [each._mapped(Padding(columns), columns, "with nulls") for each in alone]
     return reduce(type(left).union, padded, pairs)
 
 
-def _filtered(events: Events, others: Events, pairs: Events | None, *, present: bool) -> Events:
+def _filtered(
+    events: Events, others: Events, pairs: Events | None, *, by_match: bool, present: bool
+) -> Events:
     """Keep the events of a group that have a partner, or those that have none.
 
     With pairs, only these count: an event has a partner if a pair has its columns at its instant.
@@ -244,12 +297,16 @@ def _filtered(events: Events, others: Events, pairs: Events | None, *, present: 
     if pairs is not None:
         names = events.columns
         partners = pairs.select(*map(quoted, names))
-        return events.groupApply(
-            names, lambda mine, theirs: _filtered(mine, theirs, None, present=present), partners
-        )
+
+        def among(mine: Events, theirs: Events) -> Events:
+            made = _filtered(mine, theirs, None, by_match=by_match, present=present)
+            return _once(made, mine, theirs, "anti") if by_match and not present else made
+
+        return events.groupApply(names, among, partners)
     operator = StreamDifference(events._node.payload, present=present)
     text = "semi join" if present else "difference"
-    return events._applied(operator, text, grows=False, other=others)
+    grows = present and by_match and events._node.grows and others._node.grows
+    return events._applied(operator, text, grows=grows, other=others)
 
 
 # -- columns -------------------------------------------------------------------------------

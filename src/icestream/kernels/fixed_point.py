@@ -115,7 +115,7 @@ def take_digits(
         target[i, at + w], carry = _minus(target[i, at + w], source[j, place + w], carry)
 
 
-@kernel
+@lean_kernel
 def negate_digits(rows: Table, i: int, at: int, count: int) -> None:
     """Change the sign of a number."""
     carry = np.int64(0)

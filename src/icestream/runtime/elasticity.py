@@ -2,7 +2,8 @@
 
 Idea: the number of shards is where a checkpoint starts, and what `rescale` sets later. A version
 begins with the shards of the one before, or takes over with others that were prepared meanwhile
-(`resharding`); then the number of tasks and the task of each shard are chosen (`scaling`).
+(`resharding`); then the number of tasks and the task of each shard are chosen (`scaling`). While
+the load decides the number of tasks, it decides that of shards too (`plan/balance/shard_sizing`).
 
 Memory: shards that are prepared have a part of the query's memory. A 32nd of it is never given to
 versions, if that is enough for a shard. Besides, shards that wait for their turn in a task have an
@@ -13,7 +14,8 @@ Invariants:
 1. Shards that run and shards that are prepared never have more than the query's memory
    (`test_bounded_shards_are_prepared_in_the_memory_of_the_query`).
 2. A checkpoint keeps its number of shards until the program sets another
-   (`test_shards_are_where_a_checkpoint_starts`).
+   (`test_shards_are_where_a_checkpoint_starts`) or the load asks for another
+   (`test_oracle_shards_follow_the_load_of_a_running_query`).
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from typing import Any
 
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
-from icestream.plan.balance.sizing import Sizing
+from icestream.plan.balance.shard_sizing import ShardSizing, sized_shards
+from icestream.plan.balance.sizing import BatchMeasurements, Sizing, room_of
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.version.resharding import Resharding, SpareMemory, resharded
-from icestream.runtime.version.scaling import next_sizing, placed, task_bounds
+from icestream.runtime.version.scaling import ENOUGH, next_sizing, placed, task_bounds
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor
@@ -92,6 +95,9 @@ class Elasticity:
         self._check(self.shards)
         self._resharding = Resharding(executor.each)
         self._bounds = task_bounds(settings.parallelism or self.shards, self.shards)
+        #: whether the load decides the number of shards, and how long it has wanted another
+        self._shards_by_load = self.by_load
+        self._sizing = ShardSizing(self.shards)
 
     @property
     def by_load(self) -> bool:
@@ -111,7 +117,11 @@ class Elasticity:
     @property
     def report(self) -> dict[str, Any]:
         """Return the part of the progress report about a change of shards."""
-        return {"shardsWanted": self.shards, "shardsNotPrepared": self._resharding.failure}
+        return {
+            "shardsWanted": self.shards,
+            "shardsBecause": self._sizing.why,
+            "shardsNotPrepared": self._resharding.failure,
+        }
 
     def memory_of(self, budget: int) -> int:
         """Return what shards have of a budget, less what is set aside for others to come."""
@@ -128,9 +138,14 @@ class Elasticity:
                 self._check_elastic(self.shards)
             self._check(self.shards)
         self._bounds = task_bounds(self._settings.parallelism or self.shards, self.shards)
+        self._sizing = ShardSizing(self.shards)
 
     def rescale(self, parallelism: int | tuple[int, int], shards: int | None) -> None:
-        """Set the number of tasks or its bounds, and that of shards; there are no fewer shards."""
+        """Set the number of tasks or its bounds, and that of shards; there are no fewer shards.
+
+        With bounds, and unless their number is given, shards follow the load too.
+        """
+        by_load = shards is None and not isinstance(parallelism, int)
         most = parallelism if isinstance(parallelism, int) else max(parallelism)
         shards = max(most, self.shards) if shards is None else shards
         bounds = task_bounds(parallelism, shards)
@@ -138,6 +153,8 @@ class Elasticity:
         if shards != self.shards:
             self._check_elastic(shards)
         self._bounds, self.shards = bounds, shards
+        self._shards_by_load = by_load
+        self._sizing = ShardSizing(shards, "asked for")
 
     def next(
         self, last: Commit | None, live: LiveSegments, trigger: tuple[int, float] | None
@@ -147,6 +164,8 @@ class Elasticity:
         snapshot: When = "due"
         changed, stands_at = False, None
         if last is not None:
+            if count == self.shards:
+                self._follow_load(last, trigger)
             change = self._resharding.next(last, self.shards, self._spare(count))
             if isinstance(change, str):
                 snapshot = change
@@ -160,7 +179,7 @@ class Elasticity:
             self._bounds.within(count),
             batch=None if trigger is None else trigger[1],
             interval=self._settings.interval,
-            cores=self._executor.parallel,
+            cores=self._cores,
         )
         return VersionShards(
             count,
@@ -184,9 +203,39 @@ class Elasticity:
         """Prepare no further shards."""
         self._resharding.stop()
 
+    def _follow_load(self, last: Commit, trigger: tuple[int, float] | None) -> None:
+        """Let shards split or merge, if the load decides their number."""
+        settings, jobs = self._settings, self._plan.jobs
+        if not self._shards_by_load or self._plan.fixed_shards:
+            return
+        placement = last.decisions["placement"]
+        measured = BatchMeasurements(
+            placement["loads"],
+            placement["tasks"],
+            None if trigger is None else trigger[1],
+            settings.interval,
+            self._cores,
+        )
+        enough = max(least_memory(self._plan), jobs * ENOUGH)
+        most = min(self._plan.key_groups, settings.budget // enough)
+        self._sizing = sized_shards(
+            self._sizing,
+            placement["loads"],
+            tasks=placement["parallelism"],
+            room=room_of(measured),
+            bounds=(self._bounds.most, most),
+        )
+        self.shards = self._sizing.shards
+
+    @property
+    def _cores(self) -> int:
+        """Return how many tasks can run at the same time."""
+        cores = max(self._executor.parallel, self._executor.cores_to_come)
+        return min(cores, self._bounds.most)
+
     def _spare(self, count: int) -> SpareMemory:
         """Return the memory for shards in preparation, while there are so many others."""
-        memory, jobs, cores = self.memory, self._plan.jobs, self._executor.parallel
+        memory, jobs, cores = self.memory, self._plan.jobs, self._cores
         waiting = max(0, count - cores) * jobs
         spare = self._settings.budget - memory + waiting * buffers(memory // (count * jobs))
         least, most = least_memory(self._plan) // jobs, memory // (self.shards * jobs)

@@ -177,11 +177,13 @@ class ArenaArray:
             if target < self.bytes:
                 msg = f"{self.path} cannot shrink while a view of it exists; drop the view first"
                 raise BufferError(msg) from viewed
+        self._place = place_of(self.path)
+        kept = self._kept.pop(self._place, None)
+        if kept is not None and len(kept) == target:
+            return kept
         handle = os.open(self.path, os.O_RDWR)
         try:
-            self._place = place_of(handle)
-            kept = self._kept.pop(self._place, None)
-            return mmap.mmap(handle, target) if kept is None or len(kept) != target else kept
+            return mmap.mmap(handle, target)
         finally:
             os.close(handle)
 

@@ -67,7 +67,7 @@ class MappingCache:
 KEPT = MappingCache()
 
 
-def place_of(handle: int) -> Place:
-    """Return what identifies a cached mapping: device and inode number of an open file."""
-    about = os.fstat(handle)
+def place_of(path: str) -> Place:
+    """Return what identifies a cached mapping: device and inode number of its file."""
+    about = os.stat(path)
     return about.st_dev, about.st_ino

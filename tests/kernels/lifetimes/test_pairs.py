@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
-from icestream.kernels.lifetimes.pairs import is_in_order, narrow, number_pairs, pair_up, stretches
+from icestream.kernels.lifetimes.pairs import (
+    is_in_order,
+    narrow,
+    number_pairs,
+    pair_up,
+    partnered,
+    stretches,
+)
 from tests.oracles.kernels.lifetimes.pairs import (
     number_pairs_reference,
     pair_up_reference,
@@ -43,6 +50,8 @@ def all_pairs(
     if narrowed:
         assert is_in_order(bounds, stored_le)
         narrow(le, re, bounds, stored_le, stored_re, firsts, lasts)
+    marked = np.zeros(len(probes), dtype=np.bool_)
+    partnered(le, re, firsts, lasts, stored_le, stored_re, marked)
     state = np.zeros(2, dtype=np.int64)
     found: list[tuple[int, int]] = []
     while True:
@@ -50,6 +59,7 @@ def all_pairs(
         count = pair_up(le, re, firsts, lasts, stored_le, stored_re, state, left, right)
         found += zip(left[:count].tolist(), right[:count].tolist(), strict=True)
         if count < capacity:
+            assert np.flatnonzero(marked).tolist() == sorted({probe for probe, _ in found})
             return found
 
 

@@ -362,7 +362,7 @@ def test_memory_that_an_error_asks_for_is_enough(tmp_path: Path) -> None:
             break
         except BudgetError as error:
             assert attempt == 0
-            advice = re.search(r'Give the query at least \.memory\("(.*?)"\), with', str(error))
+            advice = re.search(r'Give the query at least \.memory\("(.*?)"\)\.shards', str(error))
             assert advice is not None
             memory = advice[1]
     assert memory != "2 MB"

@@ -10,15 +10,18 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
 from bench.adaptation.operators_of_state import OPERATORS
 from icestream.core.errors import DefinitionError
+from icestream.plan.balance import sizing
 from icestream.plan.balance.sizing import SHRINK_AFTER, Sizing
 from icestream.runtime import local
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.spark.tasks import cores_to_come
 from icestream.runtime.version.scaling import (
     next_sizing,
     placed,
@@ -38,7 +41,7 @@ from tests.fixtures.plans import QuickFiles, open_query, window_plan
 
 def report(shard: int, seconds: float) -> ShardReport:
     return ShardReport(
-        shard, "", [], None, [], snapshot=False, rebuilt=False, statistics={"seconds": seconds}
+        shard, "", [], [], snapshot=False, rebuilt=False, statistics={"seconds": seconds}
     )
 
 
@@ -248,6 +251,46 @@ def test_oracle_shards_of_a_running_query_split_and_merge(
     expected = feed.batch().groupBy(window, "key").count().where(closed)
     found = spark.read.parquet(f"{tmp_path}/out").where(closed)
     assert sorted(rows(found, ("key",))) == sorted(rows(expected, ("key",)))
+
+
+@pytest.mark.spark
+def test_oracle_shards_follow_the_load_of_a_running_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = tables_of_events(7, seed=8)
+    feed = Feed(spark, f"{tmp_path}/in", tables[0])
+    result = ice.stream(feed.stream(), "ts").window("8 seconds", "2 seconds").groupBy("key").count()
+    writer = result.writeStream.option("checkpointLocation", f"{tmp_path}/chk")
+    writer = writer.option("path", f"{tmp_path}/out").memory("64 MB").shards(2).parallelism(1, 2)
+    seen = []
+    with mock.patch.object(sizing, "WORTH", 1e-4):
+        query = writer.start()
+        for table in tables[1:]:
+            feed.add(table)
+            query.processAllAvailable()
+            facts = (query.lastProgress or {})["icestream"]
+            seen.append((facts["shardsOfComponent"], facts["shardsWanted"]))
+        query.stop()
+    assert seen[0] == (2, 2)
+    assert seen[-1][0] > 2, seen
+    assert "a task has room for" in facts["shardsBecause"]
+    window = sf.window("ts", "8 seconds", "2 seconds")
+    closed = "window.end <= timestamp '1970-01-01 00:00:24Z'"
+    expected = feed.batch().groupBy(window, "key").count().where(closed)
+    found = spark.read.parquet(f"{tmp_path}/out").where(closed)
+    assert sorted(rows(found, ("key",))) == sorted(rows(expected, ("key",)))
+
+
+def test_executors_are_asked_for_with_dynamic_allocation() -> None:
+    on = {"spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4"}
+
+    def settings(**more: str) -> SparkConf:
+        return SparkConf(loadDefaults=False).setAll(list({**on, **more}.items()))
+
+    limited = {"spark.dynamicAllocation.maxExecutors": "5"}
+    assert cores_to_come(settings(**limited)) == 20
+    assert cores_to_come(settings()) > 1_000_000, "as many as the bounds of the query allow"
+    assert cores_to_come(settings(**{"spark.dynamicAllocation.enabled": "false"})) == 0
 
 
 @pytest.mark.spark

@@ -22,7 +22,7 @@ def segment(ordinal: int, size: int) -> SegmentInfo:
 def report(shard: int, memory: int, written: int, **statistics: Any) -> ShardReport:
     reported = {"memory_bytes": memory, "groups": 3, "seconds": 0.25, **statistics}
     segments = [("groups", segment(shard, written))]
-    return ShardReport(shard, "arena", segments, None, [2, 1], False, False, statistics=reported)
+    return ShardReport(shard, "arena", segments, [2, 1], False, False, statistics=reported)
 
 
 def test_oracle_operators_add_up_to_the_whole() -> None:

@@ -25,7 +25,7 @@ References: two-stacks aggregation for operations without an inverse.
 from __future__ import annotations
 
 from icestream.core.arrays import Ints, Slots, Table
-from icestream.kernels.compile import kernel
+from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.field_words import has_inverse, merge_field, op_words, unmerge_field
 
 #: places in a group's row
@@ -43,7 +43,7 @@ def touch(rows: Table, slots: Slots, panes: Ints) -> None:
         rows[slots[k], 2] = max(rows[slots[k], 2], panes[k])
 
 
-@kernel
+@lean_kernel
 def _merge_without_inverse(
     rows: Table, slot: int, at: int, entries: Table, k: int, ops: Ints, places: Ints
 ) -> None:

@@ -11,7 +11,8 @@ Invariants:
 2. Narrowing misses no pair (the same test).
 3. Stretches are the maximal intervals where exactly one of two covers holds
    (`test_parity_stretches_of_random_covers`).
-4. Rows have equal numbers exactly when their words are equal, in order of first appearance
+4. Probes are marked exactly if they have a pair (the first test).
+5. Rows have equal numbers exactly when their words are equal, in order of first appearance
    (`test_parity_numbers_of_random_pairs`).
 
 Cost: O(log n) per probe and the rows between its bounds; O(edges).
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.kernels.compile import kernel
 
 
@@ -108,6 +109,18 @@ def pair_up(
     state[0] = probe
     state[1] = 0
     return count
+
+
+@kernel
+def partnered(
+    probe_le: Ints, probe_re: Ints, firsts: Ints, lasts: Ints, le: Ints, re: Ints, found: Mask
+) -> None:
+    """Mark in `found` the probes that share an instant with one of their stored rows."""
+    for probe in range(firsts.size):
+        for row in range(firsts[probe], lasts[probe]):
+            if le[row] < probe_re[probe] and probe_le[probe] < re[row]:
+                found[probe] = True
+                break
 
 
 @kernel

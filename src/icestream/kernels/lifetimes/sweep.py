@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.compile import kernel
+from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.field_words import merge_field, op_words
 from icestream.kernels.fixed_point import negate_digits
 
@@ -55,7 +55,7 @@ def scale_rows(rows: Table, counts: Ints, ops: Ints, places: Ints) -> None:
                 negate_field(rows, i, places[f], ops[f])
 
 
-@kernel
+@lean_kernel
 def negate_field(rows: Table, i: int, at: int, op: int) -> None:
     """Change the sign of a field in a sweep over edges."""
     if op == 0:
@@ -117,7 +117,7 @@ def fold_equal(
     return left
 
 
-@kernel
+@lean_kernel
 def _is_zero(rows: Table, i: int) -> bool:
     """Return whether a row adds nothing."""
     found = np.int64(0)
@@ -126,7 +126,7 @@ def _is_zero(rows: Table, i: int) -> bool:
     return bool(found == 0)
 
 
-@kernel
+@lean_kernel
 def _are_equal(rows: Table, i: int, j: int) -> bool:
     differ = np.int64(0)
     for w in range(rows.shape[1]):
@@ -134,7 +134,7 @@ def _are_equal(rows: Table, i: int, j: int) -> bool:
     return bool(differ == 0)
 
 
-@kernel
+@lean_kernel
 def add_row(total: Table, i: int, row: Table, j: int, ops: Ints, places: Ints) -> None:
     """Add a row to the total of a sweep."""
     for f in range(ops.size):

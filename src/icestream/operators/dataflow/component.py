@@ -217,14 +217,13 @@ class ComponentOperator:
     ) -> Iterator[pa.RecordBatch]:
         """Return an operator's output for changes; it learns whether more can arrive."""
         if self._entire and self._is_last(number):
-            prompt = self._spec.prompt[number]
-            return self._last_changes(number, prompt, port, changes, watermark)
+            return self._last_changes(number, operator, port, changes, watermark)
         return operator.on_changes(port, changes, self._groups[number], watermark)
 
     def _is_last(self, number: int) -> bool:
-        """Return whether a step gets only the current chunk, and its operator uses that."""
+        """Return whether a step gets only the current chunk."""
         arrivals = self._spec.arrivals[number]
-        if arrivals is None or number not in self._spec.prompt:
+        if arrivals is None:
             return False
         return sum(ways for step, ways in arrivals.items() if step not in self._done) == 1
 

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.lifetimes.changes import RE, column_of, identities_of
 from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Kinds, Synopsis
 from icestream.state.identities import distinct
@@ -38,6 +38,10 @@ class TransientGroups(Groups):
         self._given = identities_of(changes)
         self._id_high, self._id_low, self._numbers = distinct(*self._given)
         self._synopses = synopses
+
+    def watermark(self) -> Micros:
+        """Return the earliest instant: nothing expires."""
+        return MINUS_INFINITY
 
     def begin(self, watermark: Micros) -> None:
         """Do nothing: nothing expires."""

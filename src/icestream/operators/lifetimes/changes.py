@@ -134,7 +134,7 @@ class LifetimeOperator(ABC):
     ) -> Iterator[pa.RecordBatch]:
         """Process the last changes to these groups that concern instants before `over`.
 
-        A prompt operator need not store what ends by then.
+        What ends by then need not be stored.
         """
         return self.on_changes(port, changes, groups, watermark)
 

@@ -41,7 +41,6 @@ from icestream.operators.lifetimes.changes import (
     PromptOperator,
     changes_of,
     column_of,
-    payload_of,
 )
 from icestream.operators.lifetimes.pairs import Pairs, bounds_of, lifetimes_of, pairs_of
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
@@ -51,7 +50,6 @@ from icestream.operators.lifetimes.stored_rows import (
     live_events_synopsis,
     store_alive,
     store_late,
-    stored_payload,
 )
 from icestream.state.groups.spec import Groups
 
@@ -81,9 +79,10 @@ class StreamJoin(PromptOperator):
         fields = [*left, *right]
         names = [field.name for field in fields] if names is None else list(names)
         _check(names, len(fields), hidden)
+        self.sides = left, right
         self._joined = pa.schema([f.with_name(n) for f, n in zip(fields, names, strict=True)])
         self._shown = [name for name in names if name not in set(hidden)]
-        self._residual = residual
+        self.residual = residual
         self.result = pa.schema([self._joined.field(name) for name in self._shown])
         self.synopses = (
             live_events_synopsis("left", left),
@@ -115,17 +114,15 @@ class StreamJoin(PromptOperator):
                 if other.rows.num_rows:
                     stored = lifetimes_of(other.rows, bounds_of(other.owners, len(portion)))
                     for pairs in pairs_of(lifetimes_of(probes, bounds), stored):
-                        yield from self._answer(port, probes, other.rows, pairs)
+                        made, _ = self.answer(port, probes, other.rows, pairs)
+                        if made.num_rows:
+                            yield made
 
-    def _answer(
+    def answer(
         self, port: int, probes: pa.RecordBatch, stored: pa.RecordBatch, pairs: Pairs
-    ) -> Iterator[pa.RecordBatch]:
-        sides = [
-            payload_of(probes).take(pa.array(pairs.probes)),
-            stored_payload(stored).take(pa.array(pairs.stored)),
-        ]
-        left, right = sides if port == LEFT else reversed(sides)
-        joined = pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._joined)
+    ) -> tuple[pa.RecordBatch, Pairs]:
+        """Return the changes that pairs are, and those of them that satisfy the residual."""
+        joined, pairs = self.joined(port, probes, stored, pairs)
         made = changes_of(
             joined.select(self._shown),
             pairs.le,
@@ -133,10 +130,23 @@ class StreamJoin(PromptOperator):
             column_of(probes, DIFF)[pairs.probes] * column_of(stored, DIFF)[pairs.stored],
             *ids_of(probes, pairs.probes),
         )
-        if self._residual is not None:
-            made = made.filter(pc.fill_null(self._residual(joined), pa.scalar(value=False)))
-        if made.num_rows:
-            yield made
+        return made, pairs
+
+    def joined(
+        self, port: int, probes: pa.RecordBatch, stored: pa.RecordBatch, pairs: Pairs
+    ) -> tuple[pa.RecordBatch, Pairs]:
+        """Return the columns of pairs that satisfy the residual, and these pairs."""
+        rows = {port: (probes, pairs.probes), 1 - port: (stored, pairs.stored)}
+        columns = [
+            column
+            for side, (batch, chosen) in sorted(rows.items())
+            for column in batch.select(self.sides[side].names).take(pa.array(chosen)).columns
+        ]
+        joined = pa.RecordBatch.from_arrays(columns, schema=self._joined)
+        if self.residual is None:
+            return joined, pairs
+        holds = pc.fill_null(self.residual(joined), pa.scalar(value=False))
+        return joined.filter(holds), pairs.where(holds.to_numpy(zero_copy_only=False))
 
 
 def _check(names: Sequence[str], columns: int, hidden: Sequence[str]) -> None:

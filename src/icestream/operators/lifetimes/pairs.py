@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
-from icestream.kernels.lifetimes.pairs import is_in_order, narrow, pair_up
+from icestream.core.arrays import Ints, Mask
+from icestream.kernels.lifetimes.pairs import is_in_order, narrow, pair_up, partnered
 from icestream.operators.lifetimes.changes import LE, RE, column_of
 
 #: maximum number of pairs returned together
@@ -48,6 +48,11 @@ class Pairs:
     le: Ints
     re: Ints
 
+    def where(self, chosen: Mask) -> Pairs:
+        """Return some of the pairs."""
+        columns = (self.probes, self.stored, self.le, self.re)
+        return Pairs(*(column[chosen] for column in columns))
+
 
 def bounds_of(owners: Ints, count: int) -> Ints:
     """Return where the rows of each of `count` owners begin, and the end, to find pairs."""
@@ -61,16 +66,7 @@ def lifetimes_of(rows: pa.RecordBatch, bounds: Ints) -> Lifetimes:
 
 def pairs_of(probes: Lifetimes, stored: Lifetimes) -> Iterator[Pairs]:
     """Find pairs of rows, of the same group, whose lifetimes share an instant."""
-    members = np.repeat(np.arange(len(probes.bounds) - 1), np.diff(probes.bounds))
-    firsts, lasts = stored.bounds[members], stored.bounds[members + 1]
-    le, re, order = stored.le, stored.re, None
-    sorted_already = is_in_order(stored.bounds, le)
-    if not sorted_already and int((lasts - firsts).sum()) > _WORTH_SORTING * len(le):
-        owners = np.repeat(np.arange(len(stored.bounds) - 1), np.diff(stored.bounds))
-        order = np.lexsort((le, owners))
-        le, re = le[order], re[order]
-    if sorted_already or order is not None:
-        narrow(probes.le, probes.re, stored.bounds, le, re, firsts, lasts)
+    le, re, order, firsts, lasts = _candidates(probes, stored)
     room = min(PAIRS_AT_ONCE, int((lasts - firsts).sum()))
     state, count = np.zeros(2, dtype=np.int64), room
     while count == room > 0:
@@ -84,3 +80,26 @@ def pairs_of(probes: Lifetimes, stored: Lifetimes) -> Iterator[Pairs]:
                 np.maximum(probes.le[left], le[right]),
                 np.minimum(probes.re[left], re[right]),
             )
+
+
+def having_pairs(probes: Lifetimes, stored: Lifetimes) -> Mask:
+    """Return which probing rows have pairs."""
+    le, re, _, firsts, lasts = _candidates(probes, stored)
+    found = np.zeros(len(probes.le), dtype=np.bool_)
+    partnered(probes.le, probes.re, firsts, lasts, le, re, found)
+    return found
+
+
+def _candidates(probes: Lifetimes, stored: Lifetimes) -> tuple[Ints, Ints, Ints | None, Ints, Ints]:
+    """Return stored lifetimes, their order if it changed, and which may pair with each probe."""
+    members = np.repeat(np.arange(len(probes.bounds) - 1), np.diff(probes.bounds))
+    firsts, lasts = stored.bounds[members], stored.bounds[members + 1]
+    le, re, order = stored.le, stored.re, None
+    sorted_already = is_in_order(stored.bounds, le)
+    if not sorted_already and int((lasts - firsts).sum()) > _WORTH_SORTING * len(le):
+        owners = np.repeat(np.arange(len(stored.bounds) - 1), np.diff(stored.bounds))
+        order = np.lexsort((le, owners))
+        le, re = le[order], re[order]
+    if sorted_already or order is not None:
+        narrow(probes.le, probes.re, stored.bounds, le, re, firsts, lasts)
+    return le, re, order, firsts, lasts

@@ -319,7 +319,8 @@ class TopK(PromptOperator):
         places = self._ordering.places(kinds)
         answer = self._best(segments, candidates.where(candidates.count > 0), places)
         short = self._short(segments, shown.since(watermark), answer, places, is_known)
-        lacking = np.bincount(owed.owner, minlength=len(touched.slots)) > _PATIENCE
+        owing = np.append(owed.owner, candidates.owner[candidates.count < 0])
+        lacking = np.bincount(owing, minlength=len(touched.slots)) > 2 * _PATIENCE
         lacking[segments.owner[short]] = True
         lacking &= ~read.whole
         return _Scene(shown, owed, changes, events, candidates, answer, kinds, ranks, lacking)

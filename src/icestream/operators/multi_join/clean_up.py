@@ -46,7 +46,6 @@ from icestream.kernels.multi_join.gathering import (
 from icestream.kernels.multi_join.owed import END, WALK, owed
 from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_ID_HIGH, LOG_ID_LOW
 from icestream.operators.multi_join.generations import (
-    EPOCH,
     FIRST_ID_HIGH,
     LAST_ID_HIGH,
     MARKER,
@@ -58,7 +57,6 @@ from icestream.operators.multi_join.generations import (
 from icestream.operators.multi_join.logged_rows import checked_words, no_rows
 from icestream.operators.multi_join.results import JoinResults, Members
 from icestream.operators.multi_join.spec import first_id_high
-from icestream.state.log.format import Record
 from icestream.state.log.reader import Log
 
 #: share of the available memory that a range should fill, since its size is an estimate
@@ -155,30 +153,14 @@ class CleanUp:
         found: Table = records[(begins <= np.uint64(last)) & (ends >= np.uint64(first))]
         return found
 
-    def _in_order(self, records: Table) -> Iterator[Record]:
-        """Read records, those of a port in the order of epochs; merged ones are later on the log.
-
-        The log returns what it is asked for at once in its own order.
-        """
-        markers = records[:, MARKER].view(np.uint64)
-        records = records[np.lexsort((markers, records[:, EPOCH], records[:, PORT]))]
-        sorted_markers = records[:, MARKER].view(np.uint64)
-        backwards = np.diff(records[:, PORT]) == 0
-        backwards &= sorted_markers[1:] < sorted_markers[:-1]
-        if not backwards.any():
-            yield from self.log.read_many(markers)
-            return
-        breaks = np.flatnonzero(sorted_markers[1:] < sorted_markers[:-1]) + 1
-        for some in np.split(sorted_markers, breaks):
-            yield from self.log.read_many(some)
-
     def _load(self, first: int, last: int, records: Table) -> None:
         """Add the rows with id_high in a range to the heap, sorted among themselves."""
         before, codecs, heap = self._count, self.results.codecs, self._heap
         ends = np.uint64(first), np.uint64(last)
         cuts, begins = self.generations.cuts, self.generations.cut_begins()
-        bounds = [0]
-        for record in self._in_order(records):
+        #: port, epoch and first row of each record, as the log returns them
+        runs: list[tuple[int, int, int]] = []
+        for record in self.log.read_many(records[:, MARKER].view(np.uint64)):
             words = checked_words(record, codecs, self.log.folder)
             known = self._count
             port, epoch = record.synopsis, record.group
@@ -203,10 +185,10 @@ class CleanUp:
             if used == DAMAGED or not codecs[port].fits(heap, payloads, stops):
                 raise DamageError(self.log.folder, no_rows(record))
             self._used = used
-            bounds.append(self._count - before)
+            runs.append((port, epoch, known - before))
         count = self._count
         pairs, spare = pairs_of(heap, before, count), pairs_of(heap, count, 2 * count - before)
-        order_pairs(heap, pairs, spare, np.array(bounds), self._counts)
+        order_pairs(heap, pairs, spare, _by_epoch(runs, pairs, spare), self._counts)
 
     def _blocks(self, records: Table) -> list[Sequence[Table]]:
         """Return the records of each port in blocks; one block of each port fits into memory."""
@@ -261,6 +243,21 @@ class CleanUp:
                         self._heap[found[:, 0] + LOG_ID_LOW].view(np.uint64),
                     ),
                 )
+
+
+def _by_epoch(runs: Sequence[tuple[int, int, int]], pairs: Table, spare: Table) -> Ints:
+    """Put the rows of a port in the order of epochs; return where those of each record begin.
+
+    The log returns records in its own order; those with merged rows, of old epochs, are later.
+    """
+    ports, epochs, begins = np.array(runs, dtype=np.int64).reshape(-1, 3).T
+    ends, order = np.append(begins[1:], len(pairs)), np.lexsort((epochs, ports))
+    bounds = np.append(0, np.cumsum((ends - begins)[order]))
+    if (np.diff(order) < 0).any():
+        for place, run in enumerate(order):
+            spare[bounds[place] : bounds[place + 1]] = pairs[begins[run] : ends[run]]
+        pairs[:] = spare
+    return bounds
 
 
 def parts_of(first: int, last: int, parts: float) -> list[tuple[int, int]]:

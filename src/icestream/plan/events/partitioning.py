@@ -19,6 +19,7 @@ from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.join import StreamJoin
+from icestream.operators.lifetimes.match_join import MatchJoin
 from icestream.operators.lifetimes.top import TopK
 from icestream.plan.nodes.events import (
     Applied,
@@ -58,7 +59,9 @@ def _followed(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:  # noqa:
             return _common([_followed(each, keys_of) for each in node.parts])
         case Applied(operator=TopK() | StreamDifference()):
             return _followed(node.inputs[0], keys_of)
-        case Applied(operator=LifetimeAggregate() | ConditionsMet()) if node.scope is not None:
+        case Applied(operator=LifetimeAggregate() | ConditionsMet() | MatchJoin()) if (
+            node.scope is not None
+        ):
             found, kept = _followed(node.inputs[0], keys_of), frozenset(node.scope.keys)
             return found and tuple(each & kept for each in found)
         case Applied(operator=StreamJoin()) if node.scope is not None:

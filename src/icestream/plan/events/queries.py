@@ -64,7 +64,7 @@ from icestream.plan.events.current_rows import (
 )
 from icestream.plan.events.dataflow import Dataflow, Output, in_order
 from icestream.plan.events.features import feature_columns
-from icestream.plan.events.final_answers import emitted_once, is_final
+from icestream.plan.events.final_answers import emitted_once, is_final, matched_once
 from icestream.plan.events.partitioning import key_columns
 from icestream.plan.joins.multi_join import join_text
 from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
@@ -102,6 +102,7 @@ def compiled(
     `numbers` maps the tags of sources to their numbers.
     """
     outputs = tuple((as_table(node) if mode == "now" else node, mode) for node, mode in outputs)
+    outputs = matched_once(outputs)
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
     building = _Building(numbers, tree, emitted_once(zip(tree.outputs, modes, strict=True)))

@@ -87,6 +87,13 @@ class Applied(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class Matched(United):
+    """Rows of a join by match, which an operator can also make without retracting any."""
+
+    once: Applied = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
 class Left(Derived):
     """Events that leave a scope."""
 

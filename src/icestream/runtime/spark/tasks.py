@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import xxhash
-from pyspark import RDD, StorageLevel, TaskContext
+from pyspark import RDD, SparkConf, StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import DefinitionError, IcestreamError
@@ -59,6 +59,8 @@ _PARCEL = pa.schema(
 _NO_SHARD = -1
 #: bytes of a batch up to which the driver reads its files itself: a job would take longer
 LITTLE = 1 << 18
+#: executors of dynamic allocation unless it is limited
+_UNLIMITED = str(2**31 - 1)
 #: places in the order of parcels: those of a second job follow the first
 _PLACES = 1 << PLACE_BITS
 
@@ -73,6 +75,7 @@ class _SparkExecutor(ParcellingExecutor):
         self._spark = spark
         self._handles = CachedPartitions(spark)
         self._prefold = Prefold()
+        self.cores_to_come = cores_to_come(spark.sparkContext.getConf())
 
     @property
     def parallel(self) -> int:
@@ -82,6 +85,14 @@ class _SparkExecutor(ParcellingExecutor):
         """Do pieces of work, one task each; an error is raised as it was in the task."""
         done = self._spark.sparkContext.parallelize(work, len(work)).map(_tried).collect()
         return [_value(outcome) for outcome in done]
+
+
+def cores_to_come(settings: SparkConf) -> int:
+    """Return the cores that dynamic allocation may have; Spark asks for them if tasks wait."""
+    if settings.get("spark.dynamicAllocation.enabled", "false") != "true":
+        return 0
+    executors = int(settings.get("spark.dynamicAllocation.maxExecutors", _UNLIMITED))
+    return executors * int(settings.get("spark.executor.cores", "1"))
 
 
 class FileExchangeExecutor(_SparkExecutor):

@@ -79,6 +79,7 @@ class ParcellingExecutor:
         """Write late events to the checkpoint at `root` and parcels to `parcel_files`."""
         self.parcel_files = parcel_files
         self.epoch = 0
+        self.cores_to_come = 0
         self.refused: TableLayout | None = None
         self.refused_columns: pa.Schema | None = None
         self._files = files

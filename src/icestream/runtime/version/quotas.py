@@ -88,8 +88,8 @@ def advised(
     while (quota := quota_of(enough)) < error.needed:
         enough += max(enough // 32, error.needed - quota)
     better = BudgetError(
-        f'Give the query at least .memory("{format_memory(enough)}"), with .shards({shards}) as '
-        f"now; it has {format_bytes(memory)}. {error}"
+        f'Give the query at least .memory("{format_memory(enough)}").shards({shards}); it has '
+        f"{format_bytes(memory)} and as many shards. {error}"
     )
     better.needed, better.shard = error.needed, error.shard
     return better

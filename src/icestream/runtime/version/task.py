@@ -40,13 +40,12 @@ from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.writer import TableWriters
 from icestream.runtime.version.process_memory import base as process_base
 from icestream.runtime.version.process_memory import measured as measured_process
+from icestream.runtime.version.row_files import EMITTED, REFUSED, RowFiles
 from icestream.runtime.version.shard_space import SegmentTarget, ShardSpace
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import SegmentInfo
-from icestream.state.log.ipc import write_table
-from icestream.state.log.writer import SegmentWriter
 from icestream.state.snapshot_schedule import When, schedule_all, stagger_all
 from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.validation import validated
@@ -62,7 +61,6 @@ class ShardReport:
     shard: int
     arena: str
     segments: list[tuple[str, SegmentInfo]]
-    result: SegmentInfo | None
     #: rows of each view
     rows: list[int]
     snapshot: bool
@@ -76,9 +74,10 @@ class ShardReport:
     follows: bool = False
     #: reports of the shards fused with this one, whose seconds include theirs
     others: tuple[ShardReport, ...] = ()
-    #: files for tables that the task of this shard wrote, for all its shards; for the first alone
+    #: what the task of this shard wrote for all its shards, if this is the first of them: files for
+    #: tables, and those of rows without a table, emitted and refused
     tables: tuple[TableFile, ...] = ()
-    #: the file of rows that steps refused, if they have no table
+    result: SegmentInfo | None = None
     refused: SegmentInfo | None = None
 
     def written(self, root: str) -> Iterator[str]:
@@ -163,17 +162,22 @@ class ShardTask:
     hands: Mapping[int, int] = field(default_factory=dict)
 
     def run(
-        self, reader: ParcelReader, past: VersionStore, attempt: str, tables: TableWriters
+        self,
+        reader: ParcelReader,
+        past: VersionStore,
+        attempt: str,
+        tables: TableWriters,
+        rows: RowFiles,
     ) -> ShardReport:
         """Run this shard, together with the shards of other components that are fused with it.
 
-        Files are durable only once they are synced; those of tables are still open.
+        Files are durable only once they are synced; those of tables and rows are still open.
         """
         started = time.thread_time()
         opened: list[OpenShard] = []
         try:
             for task in (self, *self.fused):
-                opened.append(OpenShard(task, reader, past, attempt, tables))
+                opened.append(OpenShard(task, reader, past, attempt, tables, rows))
             for each in opened:
                 for view, batch in each.emitted():
                     self._hand_on(each, view, batch, opened)
@@ -265,15 +269,20 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     past = VersionStore(first.files, first.root)
     attempt = new_attempt(first.epoch, packed=getattr(first.files, "packs", False))
     tables = TableWriters(first.tables, first.version, first.place, first.epoch)
+    name = f"{first.version:012d}-{first.shard}-{attempt}"
+    rows = RowFiles(first.files, first.root, name, first.shard, first.codec)
     try:
         for paths, alike in groupby(tasks, key=lambda task: task.parcels):
             with closing(ParcelReader(first.parcel_files, paths)) as reader:
-                reports += [task.run(reader, past, attempt, tables) for task in alike]
+                reports += [task.run(reader, past, attempt, tables, rows) for task in alike]
         reports[0].tables = tuple(tables.finish())
+        made = rows.finish()
+        reports[0].result, reports[0].refused = made.get(EMITTED), made.get(REFUSED)
         written = [path for each in reports for path in each.written(first.root)]
         _sync(first, written, tables.written)
     except BaseException:
         tables.abandon()
+        rows.abandon()
         raise
     reports[0].statistics["requests"] = REQUESTS.total() - requests
     reports[0].statistics["repeated"] = REPEATED.total() - repeated
@@ -303,10 +312,12 @@ class OpenShard:
         past: VersionStore,
         attempt: str,
         tables: TableWriters,
+        rows: RowFiles,
     ) -> None:
         """Open the previous version and process the data from the exchange."""
         self._task = task
         self._tables = tables
+        self._row_files = rows
         self._attempt = attempt
         self._budget = Budget(task.quota)
         self._arena, self._rebuilt = task.open_arena(self._budget)
@@ -330,8 +341,6 @@ class OpenShard:
         self._rows = [0] * task.work.views
         #: changes by edge, for other components and for those fused with this one
         self._sent: Counter[int] = Counter()
-        self._writer: SegmentWriter | None = None
-        self._refused: SegmentWriter | None = None
         self.quarantine = Quarantine(task.refused, self._refuse)
         name = f"{task.shard}-{attempt}"
         self._sending = None if task.sends is None else ChangeSender(task.sends, name)
@@ -359,31 +368,17 @@ class OpenShard:
             assert self._sending is not None
             self._sending.take(-1 - view, batch)
             return
-        if self._tables.write(view, batch):
-            return
-        if self._writer is None:
-            self._writer = self._rows_file("rows")
-        self._writer.append(write_table(batch), synopsis=view, rows=batch.num_rows)
+        if not self._tables.write(view, batch):
+            self._row_files.write(EMITTED, batch, view)
 
     def _refuse(self, rows: pa.RecordBatch) -> None:
         """Write refused rows to their table, or to a file."""
-        if self._tables.write(LATE_VIEW, rows):
-            return
-        if self._refused is None:
-            self._refused = self._rows_file("late.rows")
-        self._refused.append(write_table(rows), rows=rows.num_rows)
-
-    def _rows_file(self, kind: str) -> SegmentWriter:
-        task = self._task
-        name = f"{task.version:012d}-{task.shard}-{self._attempt}.{kind}"
-        path = f"{task.root}/{RESULTS}/{name}"
-        return SegmentWriter(task.files, path, task.shard, codec=task.codec)
+        if not self._tables.write(LATE_VIEW, rows):
+            self._row_files.write(REFUSED, rows)
 
     def finish(self, seconds: float, others: tuple[ShardReport, ...] = ()) -> ShardReport:
         """Close all files, release the arena, and return the report."""
         task, operator, space = self._task, self._operator, self._space
-        result = None if self._writer is None else self._writer.finish(sync=False)
-        refused = None if self._refused is None else self._refused.finish(sync=False)
         parcel = None if self._sending is None else self._sending.finish()
         space.table.expire(task.watermark)
         space.table.forget(operator.released)
@@ -392,7 +387,6 @@ class OpenShard:
             task.shard,
             name,
             space.sealed,
-            result,
             self._rows,
             operator.took_snapshot,
             self._rebuilt,
@@ -407,7 +401,6 @@ class OpenShard:
                 "bad_rows": self.quarantine.count,
             },
             others=others,
-            refused=refused,
             follows=getattr(operator, "follows", False),
         )
         space.close()

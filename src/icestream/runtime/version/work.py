@@ -65,6 +65,8 @@ class Executor(Protocol[Batch_contra]):
     refused: TableLayout | None
     #: columns of stored bad rows; None if these end the query
     refused_columns: pa.Schema | None
+    #: tasks that could run at the same time if Spark started all the executors that it may
+    cores_to_come: int
 
     @property
     def parallel(self) -> int:

@@ -82,6 +82,10 @@ class GroupPieces:
 class Groups(Protocol):
     """Rows by group, in the synopses of one operator."""
 
+    def watermark(self) -> Micros:
+        """Return the latest watermark of a `begin`; rows that it has reached are gone."""
+        ...
+
     def begin(self, watermark: Micros) -> None:
         """Begin a chunk of work: slots returned before become invalid, expired rows are gone."""
         ...

@@ -164,6 +164,9 @@ class GroupStore(Groups):
 
     # -- groups ----------------------------------------------------------------------------
 
+    def watermark(self) -> Micros:
+        return int(self.facts[Fact.WATERMARK])
+
     def begin(self, watermark: Micros) -> None:
         self.facts.next(Fact.CHUNK)
         self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])

@@ -27,6 +27,9 @@ class GroupView(Groups):
         self._store = store
         self._first = first
 
+    def watermark(self) -> Micros:
+        return self._store.watermark()
+
     def begin(self, watermark: Micros) -> None:
         """Begin a chunk, for all operators of the store."""
         self._store.begin(watermark)

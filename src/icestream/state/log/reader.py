@@ -338,7 +338,7 @@ class Log:
         folder: str,
         segments: Mapping[int, SegmentInfo],
         *,
-        open_limit: int = 64,
+        open_limit: int = 256,
     ) -> None:
         """Use the committed segments by ordinal; nothing is opened yet.
 

@@ -16,7 +16,6 @@ def report(shard: int, needed: int, read: int = 0) -> ShardReport:
         shard=shard,
         arena="",
         segments=[],
-        result=None,
         rows=[],
         snapshot=False,
         rebuilt=False,

@@ -67,7 +67,7 @@ def report(
         "kept": {j: by_partition(each) for j, each in (kept or {}).items()},
         "memory_bytes": held,
     }
-    return ShardReport(shard, "", [], None, [], False, False, statistics=statistics)
+    return ShardReport(shard, "", [], [], False, False, statistics=statistics)
 
 
 def test_partitions_are_chosen_when_the_threshold_is_passed() -> None:

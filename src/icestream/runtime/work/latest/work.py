@@ -49,7 +49,7 @@ LONGER = 1
 LONGEST = 4
 #: part of the interval by which batches may overrun it while keys wait: the next one begins at once
 #: then, but a batch that ends early waits for the next interval
-OVERRUN = 0.08
+OVERRUN = 0.14
 
 
 @dataclass

@@ -125,7 +125,7 @@ class WindowArrays:
 
     def growth(self, keys: int, tuples: int) -> int:
         """Return the bytes by which arrays grow, at most, for tuples of so many keys."""
-        # room for cells is doubled
+        # arrays that grow get room to spare
         is_full = self.keys + keys > self._cells.capacity
         cells = 2 * (self.keys + keys) - self._cells.capacity if is_full else 0
         zones = max(0, keys + tuples // int(self.facts[z.ROWS]) - self._pages.room)
@@ -153,7 +153,7 @@ class WindowArrays:
             )
             if done == len(id_high):
                 return found
-            self.reserve_cells(max(32, 2 * self.keys))
+            self.reserve_cells(max(32, self.keys + 1))
 
     def reserve_zones(self, zones: int) -> None:
         """Make sure that `zones` more zones can be taken."""

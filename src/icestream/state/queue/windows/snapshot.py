@@ -86,11 +86,12 @@ def bring_back(arrays: WindowArrays, content: Content) -> None:
     _check_cells(cells, held, ordinals)
     identity = np.ascontiguousarray(cells[:, :2]).view(np.uint64)
     id_high, id_low = (np.ascontiguousarray(each) for each in identity.T)
+    arrays.reserve_cells(keys)
     _check((arrays.find_cells(id_high, id_low) == np.arange(keys)).all(), "keys")
     arrays.cells[:keys] = cells
     facts[_COUNTS] = counts
     _link(arrays.cells, facts, keys)
-    arrays.reserve_zones(int((held // int(facts[z.ROWS]) + 1).sum()))
+    arrays.reserve_zones(int((-(-held // int(facts[z.ROWS]))).sum()))
     kernels.put_tuples(arrays.kernel, held, ordinals, tuples)
 
 
