@@ -18,12 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.api.events import Events
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.kernels.fold import routes_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
 from icestream.operators.multi_join import merging
 from icestream.plan.computation import Computation
+from icestream.plan.events.queries import compiled
+from icestream.plan.nodes.events import FromSource
+from icestream.plan.nodes.queries import Source
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame
 from icestream.runtime.local import LocalQuery
@@ -44,7 +48,7 @@ from icestream.state.versions.commits import (
 from icestream.state.versions.live_segments import LiveSegments, live_at
 from tests.fixtures import dataflow_plans as flows
 from tests.fixtures.checkpoints import KINDS, events
-from tests.fixtures.plans import QuickFiles, window_plan
+from tests.fixtures.plans import INSTANT, QuickFiles, window_plan
 
 BATCHES = 12
 #: shards at random versions
@@ -57,10 +61,24 @@ def _served_at_once(kind: str) -> Computation:
     return replace(plan, budget=None) if isinstance(plan, Updates) else plan
 
 
+def _matched(how: str) -> Computation:
+    """Return a join of any kind by match: pairs come at once, rows with nulls when certain."""
+    schemas = [
+        pa.schema([("t" + name, INSTANT), ("k" + name, pa.int64()), ("v" + name, pa.int64())])
+        for name in "ab"
+    ]
+    a, b = (Events(FromSource(schema, source=n), {}) for n, schema in enumerate(schemas))
+    joined = a.join(b, on=[("ka", "kb")], how=how, within=2 * flows.SECOND, where="va <= vb")
+    sources = tuple(Source(name, 5 * flows.SECOND) for name in "ab")
+    return compiled(((joined._node, "append"),), {0: 0, 1: 1}, sources, tuple(schemas), INSTANT)
+
+
 PLANS: Mapping[str, Callable[[], Computation]] = {
     **{kind: partial(_served_at_once, kind) for kind in KINDS},
     "nested groups": lambda: flows.nested("update"),
     "nested groups, final": lambda: flows.nested("append"),
+    "left join by match": partial(_matched, "left"),
+    "full join by match": partial(_matched, "full"),
     "differences": lambda: flows.difference("append"),
     "over": flows.over,
     "over results": flows.over_results,
