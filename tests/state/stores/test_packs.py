@@ -106,7 +106,7 @@ def test_a_damaged_pack_is_damage_of_its_file(root: str, tmp_path: Path, cut: sl
 
 
 def test_nothing_is_left_in_a_store_that_no_version_names(root: str, tmp_path: Path) -> None:
-    script = Script(batches=12, shards=4)
+    script = Script(batches=14, shards=4)
     files = files_in(tmp_path / "copies")
     settings = replace(script.settings(str(tmp_path / "local")), root=root)
     with staged():
@@ -122,6 +122,7 @@ def test_nothing_is_left_in_a_store_that_no_version_names(root: str, tmp_path: P
     assert max(most) <= 2
     store = VersionStore(files, root)
     last = store.versions()[-1]
+    assert last == 2 * retention.STORE_CLEANED_EVERY
     live = {each.info.name for each in live_at(store, last - 1)} | {
         each.info.name for each in store.load(last).added
     }

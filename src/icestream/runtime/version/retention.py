@@ -16,8 +16,10 @@ Invariants:
 3. After a sweep packs have at most as many dead bytes as live ones, plus `DEAD_BYTES`
    (`test_bounded_dead_bytes_in_packs`).
 
-Cost: a version pays for the files that it adds and ends. The folders are listed once an eighth of
-the files is new, after 16 versions at least. A segment is written at most once more in its life.
+Cost: a version pays for the files that it adds and ends. A store, where each request takes its
+time, is cleaned after every eighth version and keeps the files of up to seven more. The folders are
+listed once an eighth of the files is new, after 16 versions at least. A segment is written at most
+once more in its life.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionS
 from icestream.state.versions.live_segments import EndedFile, LiveSegments, names_of
 from icestream.state.versions.manifests import MANIFESTS
 
+#: versions between two removals of files in a store, where one request takes many names
+STORE_CLEANED_EVERY = 8
 #: versions between two searches for files that no version names, at least
 SWEEP_EVERY = 16
 #: and files that they must have added, as a part of those there are
@@ -177,9 +181,9 @@ class VersionRetention:
         self._ended += ended
 
     def tidy(self) -> None:
-        """Remove what the retained versions no longer name."""
+        """Remove what the retained versions no longer name; from a store now and then."""
         last = self.last
-        if last is None:
+        if last is None or (self._packs and last.version % STORE_CLEANED_EVERY):
             return
         self._store.check_owner()
         oldest = self._oldest(last)
