@@ -1,8 +1,9 @@
 """The call-centre windows with their state in a slow object store, compared with the local disk.
 
-Idea: the same batches, not paced, go through one process twice: with the checkpoint on the local
-disk, and in a store that takes 20 ms for each request and a second for each 100 MB. The delay is in
-the storage layer; the objects are files, so that no server takes part in the cores.
+Idea: the same batches, not paced, go through two queries of one process, in turn, so that both meet
+the same machine: with the checkpoint on the local disk, and in a store that takes 20 ms for each
+request and a second for each 100 MB. The delay is in the storage layer; the objects are files, so
+that no server takes part in the cores.
 
 Limits: one task runs all shards; requests that run at the same time share no bandwidth.
 """
@@ -15,6 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
@@ -64,15 +67,29 @@ def far_away(address: str, options: tuple[tuple[str, str], ...]) -> Bucket:
 def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run the query on both storages."""
     rows, batches, warm = CASES[size]
-    progress.plan(2)
+    progress.plan(warm + batches)
     folder = scratch(workspace(), "storage")
-    progress.step("local disk")
-    local, _ = _run(folder / "local", LocalFiles(), str(folder / "local" / "state"), size)
-    progress.step("object store")
-    files = StoreFiles(
-        {"folder": str(folder / "objects")}, str(folder / "copies"), connect=far_away
-    )
-    store, requests = _run(folder / "store", files, "s3://far/state", size)
+    case = Case("panes", True, 1_200, 0, 0, 10_000, SHARDS * (8 << 20), 0)
+    plan, stream = case.plan, AgentInteractions(rate=case.rate)
+
+    def opened(name: str, files: Files, root: str) -> LocalQuery:
+        settings = Settings(root, str(folder / name / "run"), case.budget, shards=SHARDS)
+        return LocalQuery(plan, settings, files, LocalFiles())
+
+    options = {"folder": str(folder / "objects")}
+    far = StoreFiles(options, str(folder / "copies"), connect=far_away)
+    near = opened("local", LocalFiles(), str(folder / "local" / "state"))
+    distant = opened("store", far, "s3://far/state")
+    local, store, requests = [], [], []
+    for number in range(warm + batches):
+        progress.step(f"batch {number + 1}")
+        batch = batch_of(plan, stream, number * rows, rows)
+        local.append(_fed(near, number, batch)[0])
+        seconds, made = _fed(distant, number, batch)
+        store.append(seconds)
+        requests.append(made)
+    near.close()
+    distant.close()
     measured = requests[warm:]
     most = max(each["mostOfATask"] for each in measured)
     ratio = statistics.median(local[warm:]) / statistics.median(store[warm:])
@@ -97,24 +114,11 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     )
 
 
-def _run(
-    folder: Path, files: Files, root: str, size: Size
-) -> tuple[list[float], list[dict[str, int]]]:
-    """Feed the batches; return the seconds and the requests of each."""
-    rows, batches, warm = CASES[size]
-    case = Case("panes", True, 1_200, 0, 0, 10_000, SHARDS * (8 << 20), 0)
-    plan, stream = case.plan, AgentInteractions(rate=case.rate)
-    settings = Settings(root, str(folder / "run"), case.budget, shards=SHARDS)
-    query = LocalQuery(plan, settings, files, LocalFiles())
-    seconds, requests = [], []
-    for number in range(warm + batches):
-        batch = batch_of(plan, stream, number * rows, rows)
-        began = time.perf_counter()
-        (delivery,) = query.driver.batch(number, [[batch]])
-        seconds.append(time.perf_counter() - began)
-        requests.append(delivery.progress["icestream"]["storageRequests"])
-    query.close()
-    return seconds, requests
+def _fed(query: LocalQuery, number: int, batch: pa.RecordBatch) -> tuple[float, dict[str, int]]:
+    """Feed a batch; return its seconds and its requests."""
+    began = time.perf_counter()
+    (delivery,) = query.driver.batch(number, [[batch]])
+    return time.perf_counter() - began, delivery.progress["icestream"]["storageRequests"]
 
 
 def plot(figures: Figures, target: Path) -> None:
