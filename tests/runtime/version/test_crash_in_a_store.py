@@ -26,14 +26,15 @@ Result = TypeVar("Result")
 class MortalBucket(Bucket):
     """Requests of a process that dies at one of them, before it is made or once it is done."""
 
-    def __init__(self, alive: Bucket, dies_at: int) -> None:
+    def __init__(self, alive: Bucket, dies_at: int, *, before: bool) -> None:
         super().__init__(alive._address, alive._store)
         self.left = dies_at
+        self.before = before
         self.died_at = ""
 
     def repeated(self, kind: str, key: str, act: Callable[[], Result], *failures: Any) -> Result:
         self.left -= 1
-        if self.left < 0 or (self.left == 0 and not hash(key) % 2):
+        if self.left < 0 or (self.left == 0 and self.before):
             self.died_at = self.died_at or f"before a {kind}"
             raise Crash(key)
         done = super().repeated(kind, key, act, *failures)
@@ -66,7 +67,7 @@ class StoreCrashRuns(CrashRuns):
             assert self.points < 1000, "no process gets anywhere"
             dies_at = next(deaths)
             alive = open_bucket(f"s3://{BUCKET}", tuple(sorted(options.items())))
-            bucket = MortalBucket(alive, dies_at)
+            bucket = MortalBucket(alive, dies_at, before=self.points % 2 == 0)
             # every second process is on another host
             folder = copies if dies_at % 2 else copies / str(self.points)
             files = StoreFiles(copies=str(folder), connect=lambda *_, bucket=bucket: bucket)
