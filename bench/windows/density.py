@@ -23,7 +23,6 @@ References: `bench.windows.overlap`, whose peers these are; `docs/performance.md
 
 from __future__ import annotations
 
-import math
 import statistics
 import sys
 from collections.abc import Mapping
@@ -36,7 +35,7 @@ from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.rows import StreamShape
 from bench.systems import BACKENDS
-from bench.windows.overlap import CORES, MEMORY, SLACK, SLIDE, FileFeed
+from bench.windows.overlap import CORES, MEMORY, SLACK, SLIDE, FileFeed, draw_rates
 from icestream.core.units import parse_interval
 
 
@@ -147,29 +146,14 @@ def judge(figures: Figures, points: int) -> tuple[Bar, ...]:
 
 def plot(figures: Figures, target: Path) -> None:
     """Draw the rates of the systems at each point, on a logarithmic scale."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
-
-    names = [point.name for point in POINTS if point.name in figures]
+    points = {p.name: p.name.replace(", ", "\n") for p in POINTS if p.name in figures}
     labels = {
         "icestream_eps": "Icestream",
         "flink_eps": "Flink's fastest",
         "spark_eps": "Spark, two windows",
     }
-    drawing = Figure(figsize=(9, 3.8), layout="constrained")
-    axes = drawing.subplots()
-    width = 0.8 / len(labels)
-    for place, (field, label) in enumerate(labels.items()):
-        heights = [figures[name][field] or math.nan for name in names]
-        left = [column + (place - 1) * width for column in range(len(names))]
-        bars = axes.bar(left, heights, width, label=label)
-        axes.bar_label(bars, [f"{eps:,.0f}" for eps in heights], fontsize=7)
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(names)), [name.replace(", ", "\n") for name in names])
-    axes.set_ylabel("events per second")
-    axes.set_title("Windows that slide by 10 seconds, 2 cores")
-    axes.legend()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(target, dpi=150)
+    title = "Windows that slide by 10 seconds, 2 cores"
+    draw_rates(figures, points, labels, title, target, (9, 3.8))
 
 
 def _measured(point: Point, effort: Effort, root: Path, progress: ProgressLog) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -211,26 +212,39 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
 
 def plot(figures: Figures, target: Path) -> None:
     """Draw the rates as bars on a logarithmic scale."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
-
     systems = {
         "icestream_eps": "Icestream",
         "flink_eps": "Flink",
         "spark_chained_eps": "Spark, two windows",
         "spark_eps": "Spark, one window",
     }
-    drawing = Figure(figsize=(7, 3.6), layout="constrained")
+    cases = {case.name: case.name for case in CASES}
+    draw_rates(figures, cases, systems, "Sliding windows, 100 keys, 2 cores", target, (7, 3.6))
+
+
+def draw_rates(
+    figures: Figures,
+    cases: Mapping[str, str],
+    systems: Mapping[str, str],
+    title: str,
+    target: Path,
+    inches: tuple[float, float],
+) -> None:
+    """Draw the rates of systems in cases as bars, given the labels of both."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
+
+    drawing = Figure(figsize=inches, layout="constrained")
     axes = drawing.subplots()
     width = 0.8 / len(systems)
     for place, (field, label) in enumerate(systems.items()):
-        heights = [figures[case.name][field] or math.nan for case in CASES]
-        left = [column + (place - 1.5) * width for column in range(len(CASES))]
-        bars = axes.bar(left, heights, width, label=label)
+        heights = [figures[case][field] or math.nan for case in cases]
+        shift = (place - (len(systems) - 1) / 2) * width
+        bars = axes.bar([at + shift for at in range(len(cases))], heights, width, label=label)
         axes.bar_label(bars, [f"{eps:,.0f}" for eps in heights], fontsize=7)
     axes.set_yscale("log")
-    axes.set_xticks(range(len(CASES)), [case.name for case in CASES])
+    axes.set_xticks(range(len(cases)), list(cases.values()))
     axes.set_ylabel("events per second")
-    axes.set_title("Sliding windows, 100 keys, 2 cores")
+    axes.set_title(title)
     axes.legend()
     target.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(target, dpi=150)
