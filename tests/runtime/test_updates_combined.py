@@ -24,6 +24,7 @@ from icestream.operators.latest.pre_queue import (
     PreQueueUnion,
     columns_of,
 )
+from icestream.operators.latest.saved_arrays import SavedParts, State
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
@@ -31,6 +32,7 @@ from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.queries import Source
 from icestream.plan.nodes.updates import Latest, Updates
 from icestream.runtime.local import LocalQuery, Splits
+from icestream.state.identities import IdRange
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 from tests.fixtures.update_streams import (
     QUOTES,
@@ -550,6 +552,38 @@ def test_bounded_a_tree_with_more_keys_than_fit(budget: int, tmp_path: Path) -> 
         (f"s{key}", key + key // 250, key + 8 + key // 250) for key in range(2000)
     ]
     assert kept == (1 if budget == PLENTY else 16)
+
+
+def test_bounded_a_tree_that_forgets_opens_the_parts_of_its_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many keys in many parts; then one key is updated, and others are forgotten each time."""
+    saved, save = list[IdRange](), SavedParts.save
+
+    def counted(self: SavedParts, ids: IdRange, state: State) -> None:
+        saved.append(ids)
+        save(self, ids, state)
+
+    monkeypatch.setattr(SavedParts, "save", counted)
+    clock = ManualClock()
+    plan = replace(tree_plan(PreQueueJoin(UNION, C, 20_000), clock), budget=60 * SECOND)
+    plan = replace(plan, latest=Latest(("symbol",), "inplace", forget=1000))
+    kept = []
+    with staged(tight=True):
+        query = open_updates(plan, tmp_path, shards=1, budget=LITTLE)
+        for number in range(16):
+            clock.at += SECOND
+            keys = range(200 * number, 200 * number + 200) if number < 8 else (1,)
+            at = 1 + 1000 * min(number, 8) + 20 * max(0, number - 8)
+            told = [
+                (f"s{key}", number, at + n, side) for n, key in enumerate(keys) for side in (0, 2)
+            ]
+            saved.clear()
+            query.driver.batch(number, [[as_travelling(told, plan.columns)]])
+            kept.append((len(saved), len(set(Path(tmp_path / "local").rglob("front-*")))))
+    assert kept[7][1] > 8
+    # all others are opened for snapshots only
+    assert sum(count == 1 for count, _ in kept[8:]) >= 4
 
 
 def test_oracle_windows_over_a_join_are_over_all_its_matches(tmp_path: Path) -> None:
