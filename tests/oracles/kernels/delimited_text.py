@@ -1,0 +1,20 @@
+"""Obvious twin of the kernel of delimited text: a regular expression for each line."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+
+def is_plain_text_reference(text: npt.NDArray[np.uint8], separator: int) -> bool:
+    between = re.escape(chr(separator))
+    blank = " " if separator == ord("\t") else " \t"
+    letter = rf'[^"\r\n{between}]'
+    bare = rf"(?![{blank}]){letter}*(?<![{blank}])"
+    quoted = rf'"(?![{blank}])[^"\r\n]+(?<![{blank}])"'
+    value = rf"(?:{quoted}|{bare})"
+    line = rf"{value}(?:{between}{value})*"
+    content = text.tobytes().decode("latin1")
+    return re.fullmatch(rf"{line}(?:\r?\n{line})*", content) is not None
