@@ -11,10 +11,11 @@ import numpy.typing as npt
 def is_plain_text_reference(text: npt.NDArray[np.uint8], separator: int) -> bool:
     between = re.escape(chr(separator))
     blank = " " if separator == ord("\t") else " \t"
-    letter = rf'[^"\r\n{between}]'
-    bare = rf"(?![{blank}]){letter}*(?<![{blank}])"
-    quoted = rf'"(?![{blank}])[^"\r\n]+(?<![{blank}])"'
+    start, end = rf"(?![{blank}]|[+-]?0[xX])", rf"(?<![{blank}])"
+    bare = rf'{start}[^"\r\n\\\0{between}]*{end}'
+    quoted = rf'"{start}[^"\r\n\\\0]+{end}"'
     value = rf"(?:{quoted}|{bare})"
     line = rf"{value}(?:{between}{value})*"
     content = text.tobytes().decode("latin1")
-    return re.fullmatch(rf"{line}(?:\r?\n{line})*", content) is not None
+    has_mark = "\xef\xbb\xbf" in content
+    return not has_mark and re.fullmatch(rf"{line}(?:\r?\n{line})*", content) is not None

@@ -34,8 +34,6 @@ from icestream.runtime.ingest.reader import UnlikeSpark
 BLOCK_BYTES = 4 << 20
 LINE_BYTES = 64 << 10
 
-#: bytes that one of the parsers interprets differently or not at all
-_AWKWARD = (b"\\", b"\0", b"0x", b"0X", b"\xef\xbb\xbf")
 #: options of the stream that select files, or that do not change the text
 _NEUTRAL = {
     *("path", "header", "sep", "delimiter", "nullvalue", "mode", "inferschema"),
@@ -100,7 +98,9 @@ class CsvReader:
         zoned = False
         for block in blocks(piece):
             try:
-                self._check(block)
+                if not is_plain_text(np.frombuffer(block, dtype=np.uint8), ord(self.separator)):
+                    msg = "it has text that parsers read in several ways"
+                    raise pa.ArrowInvalid(msg)
                 body = _without_first_line(block) if first else pa.py_buffer(block)
                 first = False
                 table, zoned = self._parsed(body, wanted, zoned)
@@ -108,16 +108,6 @@ class CsvReader:
                 msg = f"{piece.path}: {error}"
                 raise UnlikeSpark(msg) from None
             yield from table.to_batches()
-
-    def _check(self, block: bytes) -> None:
-        """Refuse text that the two parsers may interpret differently."""
-        awkward = [text for text in _AWKWARD if text in block]
-        if awkward:
-            msg = f"it has {awkward[0]!r}"
-            raise pa.ArrowInvalid(msg)
-        if not is_plain_text(np.frombuffer(block, dtype=np.uint8), ord(self.separator)):
-            msg = "it has quotes, blanks or line ends that parsers read in several ways"
-            raise pa.ArrowInvalid(msg)
 
     def _parsed(self, block: pa.Buffer, wanted: pa.Schema, zoned: bool) -> tuple[pa.Table, bool]:
         """Return the columns of a block, and whether its times have a zone."""
