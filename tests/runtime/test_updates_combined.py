@@ -265,6 +265,35 @@ def test_windows_end_by_the_watermark(
 
 
 @pytest.mark.parametrize("semantics", ["lazy", "eager"])
+def test_windows_end_in_silence(semantics: Semantics, tmp_path: Path) -> None:
+    """The stream has one update; once it was idle for a second, time goes on by the clock.
+
+    8     9     10 x  11    12    13      windows of 3 seconds every second
+    |-----------------|     |     |       versions are made only when one ends
+          |-----------------|     |
+                |-----------------|
+    """
+    clock = ManualClock(10_500_000)
+    plan = windows_plan(semantics, ("symbol",), clock)
+    assert plan.windowed is not None
+    windowed = replace(plan.windowed, windows=UpdateWindows(3 * SECOND, SECOND, semantics))
+    sources = (replace(plan.sources[0], idle=SECOND),)
+    query = open_updates(replace(plan, windowed=windowed, sources=sources), tmp_path, shards=1)
+    ends, versions = [], 0
+    for number in range(50):
+        batch = [("a", 7, 10_500_000)] if number == 0 else []
+        for delivery in query.driver.batch(number, splits_of(batch)):
+            versions += 1
+            for row in query.rows([delivery]).to_pylist():
+                assert (row["n"], row["total"]) == (1, 7)
+                ends.append((row["window_end"].second, clock.at // SECOND))
+        clock.at += SECOND // 10
+    assert ends[-1] == (12, 13)
+    assert all(later >= 11 for _, later in ends)
+    assert versions <= 1 + 3
+
+
+@pytest.mark.parametrize("semantics", ["lazy", "eager"])
 def test_bounded_windows_that_end_together_are_served_within_the_time(
     semantics: Semantics, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
-from icestream.core.times import MINUS_INFINITY
+from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.marks import NOWHERE, obey_marks
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -265,6 +265,14 @@ class WindowedUpdates:
     def facts(self) -> dict[str, int]:
         """Return counters of the queue, and the number of open windows."""
         return {**self._queue.facts, "open": self._operator.open_windows}
+
+    @property
+    def next_end(self) -> int:
+        """Return the first instant after the next window to end that has begun."""
+        cells, windows = self._queue.table, self._spec
+        begins = ((cells[:, z.CLOCK] + 1 - windows.size) // windows.slide + 1) * windows.slide
+        begun = begins[begins <= cells[:, z.LAST]]
+        return int(begun.min(initial=INFINITY - windows.size)) + windows.size
 
     @property
     def payload(self) -> pa.Schema:
