@@ -138,7 +138,9 @@ untyped: Any = ice
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a condition that ends early": (lambda s: s.where("x >"), "PARSE_SYNTAX_ERROR.* columns are"),
     "a condition that is a number": (lambda s: s.where(5), "condition.*got int.* columns are"),
-    "an expression as time": (lambda s: untyped.stream(s._parts[0].frame, sf.col("ts") + 1), "no col"),
+    "an expression as time": (
+        lambda s: untyped.stream(s._parts[0].frame, sf.col("ts") + 1), "no column"
+    ),
     "no columns": (lambda s: s.select(), "select needs at least one column"),
     "no columns of events": (lambda s: s.events().select(), "select needs at least one column"),
     "an aggregate as a column": (lambda s: s.events().select(sf.sum("x")), "takes no aggregates"),
