@@ -3,9 +3,10 @@
 Idea: a batch should last as long as the interval between two batches, hardly longer. Whatever is
 not serving (reading, exchange, log, commit, Spark's own work, waiting for a sink that trails) is
 measured; its expected time is subtracted from the interval, and the rest is for serving, but at
-least as much as the other work takes, up to an interval. Tasks that share a core divide that time
-among them, and the shards of a task share what it has. Which shard of a task begins changes from
-version to version, so each is served even if there is only time for one key.
+least as much as the other work takes, up to an interval. Between two versions keys are served in
+spare time (`operators/latest/serving_ahead`), unless a budget limits serving. Tasks that share a
+core divide that time among them, and the shards of a task share what it has. Which shard of a task
+begins changes from version to version, so each is served even if there is only time for one key.
 
 Invariants:
 1. While keys wait, even a batch without events makes a version
@@ -49,7 +50,7 @@ LONGER = 1
 LONGEST = 4
 #: part of the interval by which batches may overrun it while keys wait: the next one begins at once
 #: then, but a batch that ends early waits for the next interval
-OVERRUN = 0.14
+OVERRUN = 0.05
 
 
 @dataclass
@@ -89,6 +90,8 @@ class UpdatesShard(ShardWork):
     whole: bool = False
     #: instant before which windows are full
     watermark: Micros = MINUS_INFINITY
+    #: how long keys may be served after the version
+    ahead: Micros = 0
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -129,6 +132,7 @@ class UpdatesShard(ShardWork):
             self.whole,
             plan.ranks,
             plan.front,
+            self.ahead,
         )
         return ServingOperator(spec, space, every)
 
@@ -186,6 +190,7 @@ class UpdatesWork(Work):
                     context.delivered,
                     whole,
                     watermark,
+                    self._ahead(context),
                 ),
                 shard=shard,
                 watermark=arrived.reached,
@@ -246,6 +251,11 @@ class UpdatesWork(Work):
         other = reading + self._overhead.expected(interval)
         rest = (1 + OVERRUN) * interval - other
         return int(1e6 * max(rest, min(other, interval)) / waves)
+
+    def _ahead(self, context: VersionContext) -> Micros:
+        """Return how long keys may be served after a version, until the next one begins."""
+        plan = self._plan
+        return 0 if context.flushing or plan.budget is not None else plan.interval or 0
 
     def _shown(self, found: ServingReport, superseded: int, budget: Micros) -> Mapping[str, Any]:
         windowed = self._plan.windowed
