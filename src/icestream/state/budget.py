@@ -31,9 +31,8 @@ from fractions import Fraction
 from icestream.core.errors import BudgetError
 from icestream.core.units import format_bytes
 
-
-#: parts of a quota: what a shard may always hold, and what it lends for buffers to whoever runs; the
-#: rest is for shards in preparation while it waits
+#: parts of a quota: what a shard may always hold, and what it lends for buffers to whoever runs;
+#: the rest is for shards in preparation while it waits
 OWN = Fraction(5, 8)
 LENT = Fraction(1, 4)
 
