@@ -69,7 +69,8 @@ def stream(
         name: the name of the stream in messages and plans.
         idle: how long the stream may be without events before it no longer holds back the watermark
             of a query that reads other streams as well; by default it always does. Events that it
-            sends later, behind the watermark, are late.
+            sends later, behind the watermark, are late. Windows behind `latestBy` end by the clock
+            once all streams are idle.
 
     Examples:
         >>> orders = ice.stream(df, time="timestamp", slack="5 seconds", idle="1 minute")
