@@ -224,6 +224,16 @@ def test_equal_queries_run_once(sources: dict[str, Any]) -> None:
     assert len(plan.sources) == 1
 
 
+@pytest.mark.parametrize("name", SAME)
+def test_a_statement_has_the_same_plan_whenever_it_is_made(
+    name: str, sources: dict[str, Any]
+) -> None:
+    made = [ice.sql(SAME[name], **sources) for _ in range(2)]
+    if not isinstance(made[0], DataFrame):
+        one, other = (each.writeStream._built.plan.describe() for each in made)
+        assert one == other
+
+
 #: statements with brackets, and the same for DuckDB
 BRACKETS = {
     "a join of what is there": (

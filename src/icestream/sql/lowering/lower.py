@@ -85,6 +85,7 @@ def lowered(
     own: Mapping[str, UserAggregate],
 ) -> Result | Events | DataFrame:
     """Return the query that computes a statement: windows, events, or a frame of Spark."""
+    with_state.number_names_anew()
     relation = simplified(query.relation)
     lowering = Lowering(relation, text, sources, own)
     windows = window_query(relation, query)

@@ -12,7 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
@@ -38,15 +39,20 @@ from icestream.sql.relations.tree import OverCall, SortKey, TimeWindow
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import written
 
-_TEMPORARY = count(1)
+_NUMBERS: ContextVar[Iterator[int]] = ContextVar("numbers")
 _NO_COLUMNS = ("1 AS one",)
 #: aggregates that skip nulls and have an inverse
 _COUNTED = ("count", "count_if", "sum", "avg")
 
 
+def number_names_anew() -> None:
+    """Begin a statement: names belong to it alone, so its plan is the same whenever it is made."""
+    _NUMBERS.set(count(1))
+
+
 def temporary(name: str) -> str:
-    """Return a name that no other column has."""
-    return f"t{next(_TEMPORARY)}_{name}"
+    """Return a name that no other column of the statement has."""
+    return f"t{next(_NUMBERS.get())}_{name}"
 
 
 @dataclass(frozen=True)
