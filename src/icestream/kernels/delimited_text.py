@@ -29,7 +29,9 @@ _IS_SPECIAL[[TAB, NEWLINE, RETURN, BLANK, QUOTE, SMALL_X, LARGE_X, _MARK, *_REFU
 
 
 @kernel
-def is_plain_text(text: npt.NDArray[np.uint8], separator: int) -> bool:
+def is_plain_text(  # noqa: PLR0912 - one for each kind of letter
+    text: npt.NDArray[np.uint8], separator: int
+) -> bool:
     """Return whether whole lines have only values that all parsers read alike."""
     opened = -1
     for at in range(text.size):
@@ -50,7 +52,7 @@ def is_plain_text(text: npt.NDArray[np.uint8], separator: int) -> bool:
                     return False
                 opened = -1
         elif letter in (BLANK, TAB):
-            if starts or ends or before == QUOTE or after == QUOTE:
+            if starts or ends or QUOTE in (before, after):
                 return False
         elif letter in (NEWLINE, RETURN):
             if opened >= 0 or (letter == RETURN and (after != NEWLINE or at + 1 == text.size)):

@@ -15,7 +15,8 @@ def test_parity_first_events(seed: int) -> None:
     rows = np.sort(dice.integers(0, groups, count) * 100 + dice.integers(0, 30, count))
     begin = [0, -20, -FURTHEST][seed % 3]
     owners, starts = rows // 100, rows % 100 + begin
-    until = np.where(dice.random(groups) < 0.5, MINUS_INFINITY, dice.integers(0, 20, groups) + begin)
+    ends = dice.integers(0, 20, groups) + begin
+    until = np.where(dice.random(groups) < 0.5, MINUS_INFINITY, ends)
     within = [0, 3, 10, INFINITY][seed % 4]
     expected = keep_first_reference(owners.tolist(), starts.tolist(), within, until.tolist())
     kept = np.zeros(count, dtype=np.bool_)

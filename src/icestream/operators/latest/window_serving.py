@@ -239,6 +239,7 @@ class WindowServingOperator:
             self._report,
             waiting=facts["waiting"] + facts["ready"],
             keys=self._parts.windows.keys,
+            ends=self._parts.windows.next_end,
             stale=answers.whole,
             lately=answers.lately,
             queued=queue.whole,

@@ -1,9 +1,9 @@
 """CSV files that pyarrow and Spark read alike.
 
 Idea: text that both parsers accept means the same to both, except for a few forms, which are
-detected: quotes inside values, quoted line ends, escapes, blanks around values, hexadecimal numbers,
-floats that are not finite, time zones in the middle of a time. Spark reads files that contain one or
-that pyarrow refuses.
+detected: quotes inside values, quoted line ends, escapes, blanks around values, hexadecimal
+numbers, floats that are not finite, time zones in the middle of a time. Spark reads files that
+contain one or that pyarrow refuses.
 
 Invariants:
 1. Text that is read here, Spark reads alike (`test_oracle_awkward_text_is_read_as_spark_reads_it`).
@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from icestream.core.times import UTC_ZONES
 from icestream.kernels.delimited_text import is_plain_text
 from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import UnlikeSpark
@@ -43,7 +44,6 @@ _NEUTRAL = {
 }
 #: extensions of files that Spark decompresses
 _PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".xz")
-_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00", "Etc/GMT", "UCT", "Zulu")
 #: characters of the shortest time ending in Z that Spark accepts
 _ZONED_LETTERS = len("2020-01-01T00:00:00Z")
 
@@ -85,7 +85,7 @@ class CsvReader:
             chosen.get("header", "false").lower() == "true",
             separator,
             chosen.get("nullvalue", ""),
-            conf["spark.sql.session.timeZone"] in _UTC,
+            conf["spark.sql.session.timeZone"] in UTC_ZONES,
         )
 
     def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -97,10 +97,10 @@ class CsvReader:
         first = self.header and piece.start == 0
         zoned = False
         for block in blocks(piece):
+            if not is_plain_text(np.frombuffer(block, dtype=np.uint8), ord(self.separator)):
+                msg = f"{piece.path}: it has text that parsers read in several ways"
+                raise UnlikeSpark(msg)
             try:
-                if not is_plain_text(np.frombuffer(block, dtype=np.uint8), ord(self.separator)):
-                    msg = "it has text that parsers read in several ways"
-                    raise pa.ArrowInvalid(msg)
                 body = _without_first_line(block) if first else pa.py_buffer(block)
                 first = False
                 table, zoned = self._parsed(body, wanted, zoned)

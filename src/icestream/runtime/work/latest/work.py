@@ -40,6 +40,7 @@ from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.task import ShardWork
 from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult, Work
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
+from icestream.state.versions.commits import Commit
 
 #: part of the interval reserved for other work before it has been measured
 FIRST_GUESS = 0.25
@@ -173,13 +174,22 @@ class UpdatesWork(Work):
         whole = self._plan.switches and self._switch.mode is QueueMode.APPEND
         return UpdatesIngest(self._plan, context.version, context.watermark, context.routes, whole)
 
+    def is_due(self, before: Commit | None, arrived: Arrivals) -> bool:
+        ends = INFINITY if before is None else before.decisions.get("ends", INFINITY)
+        return self._ended_before(arrived) >= ends
+
+    def _ended_before(self, arrived: Arrivals) -> Micros:
+        """Return the instant before which windows are full: in silence it follows the clock."""
+        watermark = AnyPlan.watermark(self._plan, MINUS_INFINITY, arrived.passed)
+        return watermark if watermark == MINUS_INFINITY else watermark + arrived.silence
+
     def run(self, context: VersionContext, arrived: Arrivals) -> VersionResult:
         """Let the shards serve while there is time."""
         reading = 0.0 if context.flushing else self._plan.clock.monotonic() - self._began
         waves = -(-len(set(context.placement)) // context.executor.parallel)
         budget = self._budget(context, waves, reading)
         order = [(context.version + n) % context.shards for n in range(context.shards)]
-        watermark = AnyPlan.watermark(self._plan, MINUS_INFINITY, arrived.seen)
+        watermark = self._ended_before(arrived)
         times = _serving_times(context, arrived.parcels, budget, order)
         whole = self._decide(context, arrived.total("rows"))
         tasks = [
@@ -215,6 +225,8 @@ class UpdatesWork(Work):
             "waiting": found.waiting,
             "waits": [each.waiting for each in served],
         }
+        if self._plan.windowed is not None:
+            decisions["ends"] = found.ends
         if self._plan.switches:
             if found.served:
                 took = waves * found.serving / 1e6 / found.served
