@@ -94,7 +94,7 @@ def _projected() -> Computation:
 
 
 def _sent_on_several_edges() -> Computation:
-    """Fail in an expression before events are sent to frames of two keys, and to where they meet."""
+    """Fail in an expression before events are sent to frames of two keys."""
     made = _events().select("key", "value", f"1 / (value % 10 - {BAD}) AS part")
     for key in ("key", "value"):
         made = made.over(ice.count().alias(f"of_{key}"), partitionBy=key, range="1 second")
