@@ -51,7 +51,7 @@ class DataflowIngest:
                 places = [np.asarray(numbers[each])[chosen] for each in (BATCH, ARRIVAL)]
                 changes = _points(self._payload(part, source), instants, *places)
                 #: what maps made of them, by the identities of the maps
-                made = {(): changes}
+                made: dict[tuple[int, ...], pa.RecordBatch] = {(): changes}
                 for number, edge in enumerate(self.plan.edges):
                     if edge.source == source and edge.late == late:
                         rows = _mapped(edge, made, out)
