@@ -129,6 +129,20 @@ def test_a_task_waits_for_the_slice_under_way() -> None:
     assert work.closed.is_set()
 
 
+def test_bounded_waiting_for_a_slice_is_time_of_serving(
+    clock: ManualClock, spare: SpareTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that waits for the time of a key serves one key less."""
+    query, served = learnt(clock, spare, tmp_path), []
+    spare.expected = 0
+    for waited in (0, EACH):
+        monkeypatch.setattr(spare, "waited", lambda waited=waited: waited)
+        query.driver.trigger = None
+        served.append(len(pairs(query, [(f"n{n}", 1, 300 + n) for n in range(9)])))
+    assert served[0] >= 2
+    assert served[1] == served[0] - 1
+
+
 SEEDS = [pytest.param(n, marks=pytest.mark.slow) if n > 1 else n for n in range(100)]
 
 

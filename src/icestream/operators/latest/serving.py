@@ -111,6 +111,8 @@ class ServingOperator:
         self._report = ServingReport()
         #: what was served before this version began, for each step
         self._ahead: list[ServedAhead] = []
+        #: microseconds of the task's time that passed before its keys were served
+        self._waited: Micros = 0
         #: microseconds of the task's time for this shard
         self._share: Micros = INFINITY
 
@@ -152,7 +154,13 @@ class ServingOperator:
     def _take_ahead(self) -> None:
         """Take out the keys that were served since the previous version."""
         self._ahead = [ServedAhead(self._waiting.read(n, 0)) for n in range(len(self._spec.steps))]
-        for reader, found in enumerate(served_ahead(self._shard.arena.path(_AHEAD))):
+        clock, time = self._spec.clock, self._spec.time
+        began = clock.monotonic()
+        results = served_ahead(self._shard.arena.path(_AHEAD))
+        # it waits for a slice that is being served
+        self._waited = SPARE_TIME.waited() + int(1e6 * (clock.monotonic() - began))
+        time.spent += self._waited
+        for reader, found in enumerate(results):
             if found.is_next(self._waiting.read(reader, found.count)):
                 self._ahead[reader] = found
                 self._waiting.serve(reader, found.count, self._spec.clock.now())
@@ -164,7 +172,7 @@ class ServingOperator:
         for reader, pace in enumerate(self._waiting.paces):
             call, each = pace.cost
             known = left > call and pace.sums[0]
-            most = min(MOST_KEYS, int((left - call) / max(each, 1.0))) if known else 0
+            most = min(MOST_KEYS, int(2 * (left - call) / max(each, 1.0))) if known else 0
             keys.append(self._waiting.read(reader, most))
         if any(map(len, keys)):
             steps, paces = list(self._spec.steps.values()), self._waiting.paces
@@ -240,6 +248,7 @@ class ServingOperator:
             keys=self._waiting.keys,
             served=self._report.served + sum(each.count for each in self._ahead),
             calls=self._report.calls + sum(each.calls for each in self._ahead),
+            serving=self._report.serving + self._waited,
         )
         for staleness in self._staleness:
             application, queue = staleness.close(now)

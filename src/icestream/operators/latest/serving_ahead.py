@@ -13,10 +13,13 @@ Invariants:
 2. The newest value of every key is served in the end, in the same order after a lost disk
    (`test_oracle_a_queue_that_serves_ahead_goes_on_after_a_lost_disk`).
 3. User code does not run twice at once in a process (`test_a_task_waits_for_the_slice_under_way`).
+4. What a task waits for a slice is part of its time for serving
+   (`test_bounded_waiting_for_a_slice_is_time_of_serving`).
 
 Cost: a file and a lock for each shard and version; the rows of the keys, up to `MOST_KEYS`.
 
-Limits: processes of one machine. Between versions as much time is expected as there was last.
+Limits: processes of one machine. Between versions as much time is expected as there was after
+one of the last two, and up to twice as much is used, in short slices.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ from icestream.state.queue.reader import Dequeued
 
 #: maximum number of keys that a shard serves between two versions
 MOST_KEYS = 4096
+#: part of the expected time for which slices are planned once it has passed
+SHORT = 4
 #: places in the file: whether the results are asked for, how many bytes they have, the results
 _ASKED, _LENGTH, _RESULTS = 0, 1, 9
 
@@ -163,9 +168,12 @@ class SpareTime:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: microseconds between the last two tasks; 0 if there was one task only
+        #: microseconds until the next task, the shorter of the last two gaps; 0 if not known
         self.expected: Micros = 0
+        self._gap: Micros = 0
         self._offered: list[Proceeding] = []
+        #: microseconds that the current task waited for a slice, until they are counted
+        self._waited: Micros = 0
         self._began: float | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -187,22 +195,30 @@ class SpareTime:
     def end(self) -> None:
         """Note that a task begins, and wait for the slice under way."""
         if self._began is not None:
-            self.expected = int(1e6 * (self._clock() - self._began))
+            gap = int(1e6 * (self._clock() - self._began))
+            self.expected, self._gap = min(gap, self._gap), gap
             self._began = None
         self._over.set()
         if self._thread is not None:
+            began = self._clock()
             self._thread.join()
-            self._thread = None
+            self._thread, self._waited = None, int(1e6 * (self._clock() - began))
+
+    def waited(self) -> Micros:
+        """Return how long the task waited for a slice, the first time it asks."""
+        waited, self._waited = self._waited, 0
+        return waited
 
     def work(self) -> None:
-        """Do what was offered, in turns, for the expected time or until a task begins."""
+        """Do what was offered, in turns, until a task begins or is far behind its time."""
         until = self._clock() + self.expected / 1e6
         turns, self._offered = deque(self._offered), []
         while turns:
             work = turns.popleft()
             left = int(1e6 * (until - self._clock()))
+            is_over = self._over.is_set() or left < -self.expected
             try:
-                goes_on = not self._over.is_set() and left > 0 and work.proceed(left)
+                goes_on = not is_over and work.proceed(max(left, self.expected // SHORT))
             except Exception:
                 # the task calls the step again, and reports what fails
                 goes_on = False
