@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from icestream.core.times import UTC_ZONES
 from icestream.kernels.delimited_text import is_plain_text
 from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import UnlikeSpark
@@ -43,7 +44,6 @@ _NEUTRAL = {
 }
 #: extensions of files that Spark decompresses
 _PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".xz")
-_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00", "Etc/GMT", "UCT", "Zulu")
 #: characters of the shortest time ending in Z that Spark accepts
 _ZONED_LETTERS = len("2020-01-01T00:00:00Z")
 
@@ -85,7 +85,7 @@ class CsvReader:
             chosen.get("header", "false").lower() == "true",
             separator,
             chosen.get("nullvalue", ""),
-            conf["spark.sql.session.timeZone"] in _UTC,
+            conf["spark.sql.session.timeZone"] in UTC_ZONES,
         )
 
     def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,6 @@ from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
-from icestream.api.words import quoted
 from icestream.core.times import Micros
 from icestream.operators.dataflow.steps import Padding
 from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
@@ -74,7 +73,7 @@ def flowing(rows: Staged, whole: Callable[[str], Events]) -> Flowing:
     if rows.source is None:
         events = rows.stream.events().select(*(rows.sent or _NO_COLUMNS), *rows.hidden[1:])
     else:
-        texts = [f"{quoted(rows.picked[name])} AS {name}" for name in rows.sent]
+        texts = [f"{written(rows.computed[name])} AS {name}" for name in rows.sent]
         events = reduce(Events.where, rows.conditions, whole(rows.source))
         events = events.select(*(texts or _NO_COLUMNS))
     if not rows.has_instant:
