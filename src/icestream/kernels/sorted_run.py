@@ -202,9 +202,9 @@ def order_identities(id_high: Ids, id_low: Ids, order: Ints) -> bool:
             inner[bucket] += 1
     for b in range(1, ends.size):
         ends[b] += ends[b - 1]
-    for i in given:
-        bucket = np.int64(id_high[i] >> shift)
-        order[ends[bucket]] = i
+    for place in given:
+        bucket = np.int64(id_high[place] >> shift)
+        order[ends[bucket]] = place
         ends[bucket] += 1
     moves = 8 * id_high.size
     for i in range(1, id_high.size):
