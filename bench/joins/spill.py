@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ from icestream.runtime.local import LocalQuery, Splits
 from icestream.runtime.version.settings import Settings
 
 FETCH = "fetch"
+#: figures of every batch
+COURSE = ("results", "resident")
 #: the state of a run without spills as a multiple of the threshold
 TIMES = (3.0, 10.5)
 #: partitions of the next join to which the rows of one go
@@ -101,7 +104,56 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
             figures[name] = found
             progress.note(f"{name}: {_shares(found)}")
     shutil.rmtree(folder, ignore_errors=True)
-    return Measurement(figures, judge(figures))
+    return reported(figures)
+
+
+def reported(cases: Mapping[str, Any]) -> Measurement:
+    """Return all cases, the medians of their groups, and the claims; courses of drawn cases."""
+    drawn = {name for name, _ in _drawn(cases).values()}
+    short = {
+        name: {key: _without_course(part) for key, part in case.items()}
+        for name, case in cases.items()
+        if name not in drawn
+    }
+    return Measurement(
+        {"groups": summarised(cases), "cases": {**cases, **short}},
+        judge(cases),
+    )
+
+
+def _without_course(part: Any) -> Any:
+    if not isinstance(part, Mapping):
+        return part
+    return {key: each for key, each in part.items() if key not in COURSE}
+
+
+def summarised(cases: Mapping[str, Any]) -> dict[str, Any]:
+    """Return, for each group, in how many cases claims hold, and medians over its cases."""
+    found = {}
+    for name, group in _groups(cases).items():
+        found[name] = {
+            "cases": len(group),
+            "holds": {claim: sum(_holds(claim, case) for case in group) for claim in CLAIMS},
+            "bottom_up_cleans_up_longest": sum(map(_is_longest, group)),
+            "median_share": {
+                each: median(case[each]["share"] for case in group) for each in (*STRATEGIES, FETCH)
+            },
+            "median_ratio": {
+                claim: median(_ratio(case, *CLAIMS[claim]) for case in group) for claim in CLAIMS
+            },
+            "median_clean_up_ratio": median(
+                _clean_up(case, BOTTOM_UP) / max(_clean_up(case, each) for each in GLOBAL)
+                for case in group
+            ),
+            "median_cpu_seconds": {
+                each: median(
+                    case[each]["cpu_seconds"] + case[each]["clean_up_cpu_seconds"] for case in group
+                )
+                for each in (*STRATEGIES, FETCH)
+            },
+            "bytes_forced": sum(case[each]["bytesForced"] for case in group for each in STRATEGIES),
+        }
+    return found
 
 
 def compared(
@@ -221,30 +273,40 @@ CLAIMS = {
 GLOBAL = (GLOBAL_OUTPUT, GLOBAL_OUTPUT_WITH_PENALTY)
 
 
-def judge(figures: Figures) -> tuple[Bar, ...]:
+def judge(cases: Figures) -> tuple[Bar, ...]:
     """Compare the figures with the claims, for each group of cases."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for name, case in figures.items():
-        groups.setdefault(name.split(", ratios")[0], []).append(case)
     bars = []
-    for name, cases in groups.items():
-        for claim, (strategy, others) in CLAIMS.items():
-            holds = sum(_ratio(case, strategy, others) >= 1 for case in cases)
-            bars.append(Bar.at_least(f"{name}: {claim}, cases", len(cases), holds))
-        longest = sum(
-            all(_clean_up(case, BOTTOM_UP) >= _clean_up(case, other) for other in GLOBAL)
-            for case in cases
-        )
+    for name, group in _groups(cases).items():
+        for claim in CLAIMS:
+            holds = sum(_holds(claim, case) for case in group)
+            bars.append(Bar.at_least(f"{name}: {claim}, cases", len(group), holds))
+        longest = sum(map(_is_longest, group))
         bars.append(
-            Bar.at_least(f"{name}: bottom up cleans up longest, cases", len(cases), longest)
+            Bar.at_least(f"{name}: bottom up cleans up longest, cases", len(group), longest)
         )
-    runs = [case[each] for case in figures.values() for each in (*STRATEGIES, FETCH)]
-    wrong = sum(run["wrong"] for run in (*runs, *figures.values()))
+    runs = [case[each] for case in cases.values() for each in (*STRATEGIES, FETCH)]
+    wrong = sum(run["wrong"] for run in (*runs, *cases.values()))
     return (
         *bars,
         Bar.at_most("bytes forced by another rule", 0, sum(run["bytesUnranked"] for run in runs)),
         Bar.at_most("wrong results", 0, wrong),
     )
+
+
+def _groups(cases: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the cases that differ in ratios and seed only."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for name, case in cases.items():
+        groups.setdefault(name.split(", ratios")[0], []).append(case)
+    return groups
+
+
+def _holds(claim: str, case: Mapping[str, Any]) -> bool:
+    return _ratio(case, *CLAIMS[claim]) >= 1
+
+
+def _is_longest(case: Mapping[str, Any]) -> bool:
+    return all(_clean_up(case, BOTTOM_UP) >= _clean_up(case, other) for other in GLOBAL)
 
 
 def _ratio(case: Mapping[str, Any], strategy: str, others: tuple[str, ...]) -> float:
@@ -273,17 +335,23 @@ def _shares(case: Mapping[str, Any]) -> str:
     )
 
 
+def _drawn(cases: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Return the first case of each number of times, whose course is drawn."""
+    first: dict[str, tuple[str, Any]] = {}
+    for name, case in cases.items():
+        first.setdefault(name.split(",")[0], (name, case))
+    return first
+
+
 def plot(figures: Figures, target: Path) -> None:
-    """Draw results, resident bytes and clean-up of the first case of each number of times."""
+    """Draw results, resident bytes and clean-up of two cases, and the shares of all groups."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
 
-    first: dict[str, Any] = {}
-    for name, case in figures.items():
-        first.setdefault(name.split(",")[0], (name, case))
-    drawing = Figure(figsize=(5 * len(first), 9), layout="constrained")
-    axes = drawing.subplots(3, len(first), squeeze=False)
-    for column, (name, case) in enumerate(first.values()):
-        output, memory, cleaning = axes[:, column]
+    first = _drawn(figures["cases"])
+    drawing = Figure(figsize=(5 * len(first), 13), layout="constrained")
+    axes = drawing.subplots(4, len(first), squeeze=False)
+    for column, (times, (name, case)) in enumerate(first.items()):
+        output, memory, cleaning, shares = axes[:, column]
         for strategy in (*STRATEGIES, FETCH):
             output.plot(case[strategy]["results"], label=strategy.replace("_", " "))
         output.set_title(name, fontsize=7)
@@ -299,6 +367,16 @@ def plot(figures: Figures, target: Path) -> None:
         cleaning.bar(names, [_clean_up(case, each) for each in STRATEGIES])
         cleaning.set(ylabel="clean-up, processor s")
         cleaning.tick_params(axis="x", labelsize=6)
+        groups = {
+            name.split(", ", 1)[1].replace(", ", "\n"): group["median_share"]
+            for name, group in figures["groups"].items()
+            if name.startswith(f"{times},")
+        }
+        for strategy in (*STRATEGIES, FETCH):
+            points = [share[strategy] for share in groups.values()]
+            shares.plot(list(groups), points, "o:", markersize=4, label=strategy.replace("_", " "))
+        shares.set(ylabel="share of results at run time, medians", ylim=(0, 1.05))
+        shares.tick_params(axis="x", labelsize=5)
     axes[0, 0].legend(fontsize=7)
     target.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(target, dpi=120)

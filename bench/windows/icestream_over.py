@@ -34,10 +34,9 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         schema=rows.SPARK_SCHEMA,
         maxFilesPerTrigger=plan["files_per_trigger"],
     )
-    stream = ice.stream(files, time="ts", slack=SLACK)
+    events = ice.stream(files, time="ts", slack=SLACK).events()
     for name, text in KEYS.items():
-        stream = stream.withColumn(name, sf.expr(text))
-    events = stream.events()
+        events = events.withColumn(name, sf.expr(text))
     for key in KEYS:
         for number, (length, _, function) in enumerate(RANGES):
             feature = FUNCTIONS[function]().alias(f"{key}_{number}")

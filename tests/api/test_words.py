@@ -130,3 +130,110 @@ def test_columns_that_cannot_be_keys_are_refused_where_they_are_written(
 ) -> None:
     with pytest.raises(DefinitionError, match=r"'xs' has type list.*group by one of its elements"):
         keyed(stream.withColumn("xs", sf.array("x")))
+
+
+#: the package without its types, for calls that they forbid
+untyped: Any = ice
+#: what users mistype or mix up, and what the error says
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a condition that ends early": (lambda s: s.where("x >"), "PARSE_SYNTAX_ERROR.* columns are"),
+    "a condition that is a number": (lambda s: s.where(5), "condition.*got int.* columns are"),
+    "an expression as time": (
+        lambda s: untyped.stream(s._parts[0].frame, sf.col("ts") + 1), "no column"
+    ),
+    "no columns": (lambda s: s.select(), "select needs at least one column"),
+    "no columns of events": (lambda s: s.events().select(), "select needs at least one column"),
+    "an aggregate as a column": (lambda s: s.events().select(sf.sum("x")), "takes no aggregates"),
+    "a number as key": (lambda s: s.window("1 second").groupBy(1), "columns or their names; got 1"),
+    "an expression as partition": (lambda s: s.over(ice.rank(), partitionBy=sf.col("x") % 2), "%"),
+    "a number as partition": (lambda s: s.over(ice.rank(), partitionBy=3), "names of columns"),
+    "no function": (lambda s: s.events().groupApply("k", 5), "a function of the events"),
+    "a text as k": (
+        lambda s: s.events().groupApply("k", lambda group: group.top("2", by="x")),
+        "whole number k",
+    ),
+    "a condition as equal columns": (lambda s: s.join(s, on=sf.col("k") == 1), "join names"),
+    "a number as equal columns": (lambda s: untyped.join(s, s, on=5), "a join compares columns"),
+    "a negative distance": (lambda s: s.join(s, on="k", within="-1 second"), "give two bounds"),
+    "a class as processor": (
+        lambda s: s.events().groupApply("k", lambda g: g.process(ice.StatefulProcessor)),
+        r"made with \(\)",
+    ),
+    "a number as statement": (lambda s: untyped.sql(5, s=s), "the text of a statement"),
+    "a function of frames in a window": (
+        lambda s: s.window("1 second").agg(ice.lag("x")),
+        r"belongs in over\(",
+    ),
+    "sets without columns": (
+        lambda s: s.window("1 second").groupingSets([["k"]]),
+        r"name \['k'\], which are not among the columns \[\]",
+    ),
+    "nothing to call": (
+        lambda _: untyped.UserAggregate(None, max, max, pa.int64()),
+        "lift of a UserAggregate must be a function",
+    ),
+    "a type as text": (
+        lambda _: untyped.UserAggregate(max, max, max, "double"),
+        "a type of Arrow",
+    ),
+    "an option with a letter missing": (
+        lambda s: s.window("1 second").count().writeStream.option("flsh", True),
+        "no option 'flsh'; did you mean 'flush'",
+    ),
+    "an argument with a letter missing": (
+        lambda s: untyped.start(
+            s.window("1 second").count().writeStream, checkpointLocation="c", memry="1 MB"
+        ),
+        "no option 'memry'; did you mean 'memory'",
+    ),
+    "no output mode": (lambda s: s.window("1 second").count().writeStream.outputMode(None), "None"),
+    "a trigger that is off": (
+        lambda s: s.window("1 second").count().writeStream.trigger(once=False),
+        "takes True",
+    ),
+    "no callback": (lambda s: s.window("1 second").count().writeStream.foreachBatch(5), "got 5"),
+    "a text as number": (lambda s: s.window("1 second").count().writeStream.shards("2"), "whole"),
+    "a flag that is neither": (
+        lambda s: (
+            s.window("1 second").count().writeStream.option("flush", "maybe")
+            .option("checkpointLocation", "c").format("noop").start()
+        ),
+        "must be true or false; got 'maybe'",
+    ),
+    "an unknown format": (
+        lambda s: (
+            s.window("1 second").count().writeStream.format("parqet")
+            .option("checkpointLocation", "c").start()
+        ),
+        "no format 'parqet'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_refused_in_one_line_without_a_stack(
+    mistake: str, stream: ice.Stream, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make, says = MISTAKES[mistake]
+    with pytest.raises(DefinitionError, match=says) as refused:
+        make(stream)
+    assert "\n" not in str(refused.value)
+    assert "Exception" not in capfd.readouterr().err
+
+
+def test_columns_of_spark_name_columns(stream: ice.Stream) -> None:
+    events: Any = stream.events()
+    k = sf.col("k")
+    other = events.select("k", "x AS y")
+    pairs: list[tuple[Any, Any]] = [
+        (stream.over(ice.rank(), partitionBy=k), stream.over(ice.rank(), partitionBy="k")),
+        (events.dropDuplicates(k, "x"), events.dropDuplicates(["k", "x"])),
+        (events.forever().groupBy(k).count(), events.forever().groupBy("k").count()),
+        (
+            events.join(other, on=k, within="1 second", where=sf.col("x") < sf.col("y")),
+            events.join(other, on="k", within="1 second", where="x < y"),
+        ),
+    ]
+    for one, same in pairs:
+        assert one.columns == same.columns
+    assert untyped.stream(stream._parts[0].frame, sf.col("ts"))._parts[0].time == "ts"

@@ -93,6 +93,14 @@ def _projected() -> Computation:
     return _flow(totals.select(*checked))
 
 
+def _sent_on_several_edges() -> Computation:
+    """Fail in an expression before events are sent to frames of two keys."""
+    made = _events().select("key", "value", f"1 / (value % 10 - {BAD}) AS part")
+    for key in ("key", "value"):
+        made = made.over(ice.count().alias(f"of_{key}"), partitionBy=key, range="1 second")
+    return _flow(made)
+
+
 def _lift(value: int) -> int:
     if value % 10 == BAD:
         msg = "seven"
@@ -122,6 +130,7 @@ KINDS: dict[str, Callable[[], Computation]] = {
     "per group": lambda: _processed(PerGroup()),
     "vectorised": lambda: _processed(Vectorised()),
     "expression": _projected,
+    "several edges": _sent_on_several_edges,
     "user aggregate": _windows,
     "job": _job,
 }
@@ -186,7 +195,7 @@ def batches(seed: int) -> Iterator[tuple[Any, Any, Any]]:
         yield times, dice.integers(0, 8, count), dice.integers(0, 50, count)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_oracle_bad_rows_leave_no_trace(kind: str, restart: bool, tmp_path: Path) -> None:

@@ -142,6 +142,11 @@ TIMES = [
     "date_trunc('day', dt)", "date_trunc('day', '2024-02-29 10:00:00')", "trunc(dt, 'month')",
     "trunc(dt, 'week')", "trunc(dt, 'year')",
     *(
+        f"date_format({a}, '{pattern}')"
+        for pattern in ("yyyy-MM-dd", "HH:mm", "yyyy/MM/dd HH:mm:ss", "dd.MM.yyyy", "ss", "yyyy")
+        for a in ("ts", "dt", "n")
+    ),
+    *(
         f"{part}({a})"
         for part in ("year", "quarter", "month", "day", "dayofmonth", "dayofyear", "dayofweek",
                      "weekday", "weekofyear", "hour", "minute", "second")

@@ -24,6 +24,7 @@ from icestream.operators.latest.pre_queue import (
     PreQueueUnion,
     columns_of,
 )
+from icestream.operators.latest.saved_arrays import SavedParts, State
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
@@ -31,6 +32,7 @@ from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.queries import Source
 from icestream.plan.nodes.updates import Latest, Updates
 from icestream.runtime.local import LocalQuery, Splits
+from icestream.state.identities import IdRange
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 from tests.fixtures.update_streams import (
     QUOTES,
@@ -260,6 +262,35 @@ def test_windows_end_by_the_watermark(
     mine = [row for row in made if row["symbol"] == "once"]
     assert mine
     assert {(row["n"], row["total"]) for row in mine} == {(1, 7)}
+
+
+@pytest.mark.parametrize("semantics", ["lazy", "eager"])
+def test_windows_end_in_silence(semantics: Semantics, tmp_path: Path) -> None:
+    """The stream has one update; once it was idle for a second, time goes on by the clock.
+
+    8     9     10 x  11    12    13      windows of 3 seconds every second
+    |-----------------|     |     |       versions are made only when one ends
+          |-----------------|     |
+                |-----------------|
+    """
+    clock = ManualClock(10_500_000)
+    plan = windows_plan(semantics, ("symbol",), clock)
+    assert plan.windowed is not None
+    windowed = replace(plan.windowed, windows=UpdateWindows(3 * SECOND, SECOND, semantics))
+    sources = (replace(plan.sources[0], idle=SECOND),)
+    query = open_updates(replace(plan, windowed=windowed, sources=sources), tmp_path, shards=1)
+    ends, versions = [], 0
+    for number in range(50):
+        batch = [("a", 7, 10_500_000)] if number == 0 else []
+        for delivery in query.driver.batch(number, splits_of(batch)):
+            versions += 1
+            for row in query.rows([delivery]).to_pylist():
+                assert (row["n"], row["total"]) == (1, 7)
+                ends.append((row["window_end"].second, clock.at // SECOND))
+        clock.at += SECOND // 10
+    assert ends[-1] == (12, 13)
+    assert all(later >= 11 for _, later in ends)
+    assert versions <= 1 + 3
 
 
 @pytest.mark.parametrize("semantics", ["lazy", "eager"])
@@ -550,6 +581,38 @@ def test_bounded_a_tree_with_more_keys_than_fit(budget: int, tmp_path: Path) -> 
         (f"s{key}", key + key // 250, key + 8 + key // 250) for key in range(2000)
     ]
     assert kept == (1 if budget == PLENTY else 16)
+
+
+def test_bounded_a_tree_that_forgets_opens_the_parts_of_its_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many keys in many parts; then one key is updated, and others are forgotten each time."""
+    saved, save = list[IdRange](), SavedParts.save
+
+    def counted(self: SavedParts, ids: IdRange, state: State) -> None:
+        saved.append(ids)
+        save(self, ids, state)
+
+    monkeypatch.setattr(SavedParts, "save", counted)
+    clock = ManualClock()
+    plan = replace(tree_plan(PreQueueJoin(UNION, C, 20_000), clock), budget=60 * SECOND)
+    plan = replace(plan, latest=Latest(("symbol",), "inplace", forget=1000))
+    kept = []
+    with staged(tight=True):
+        query = open_updates(plan, tmp_path, shards=1, budget=LITTLE)
+        for number in range(16):
+            clock.at += SECOND
+            keys = range(200 * number, 200 * number + 200) if number < 8 else (1,)
+            at = 1 + 1000 * min(number, 8) + 20 * max(0, number - 8)
+            told = [
+                (f"s{key}", number, at + n, side) for n, key in enumerate(keys) for side in (0, 2)
+            ]
+            saved.clear()
+            query.driver.batch(number, [[as_travelling(told, plan.columns)]])
+            kept.append((len(saved), len(set(Path(tmp_path / "local").rglob("front-*")))))
+    assert kept[7][1] > 8
+    # all others are opened for snapshots only
+    assert sum(count == 1 for count, _ in kept[8:]) >= 4
 
 
 def test_oracle_windows_over_a_join_are_over_all_its_matches(tmp_path: Path) -> None:

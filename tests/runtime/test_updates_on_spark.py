@@ -99,6 +99,28 @@ def test_waiting_keys_are_served_while_no_events_come_and_after_a_restart(
     again.stop()
 
 
+def test_oracle_keys_are_served_between_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Answers take longer than tasks served, yet every key has its newest one in the end."""
+    feed, seen = Feed(spark, str(tmp_path / "in"), quotes(0, 1000, 400)), Collected()
+    query = (
+        ice.stream(feed.stream(), time="ts")
+        .latestBy("symbol")
+        .apply(slow, SCORES)
+        .writeStream.foreachBatch(seen)
+        .option("checkpointLocation", str(tmp_path / "chk"))
+        .trigger(processingTime="300 milliseconds")
+        .start()
+    )
+    _wait(lambda: seen.rows > 200, query)
+    feed.add(quotes(1000, 1500, 400))
+    _wait(lambda: seen.newest == expected(1500, 400), query)
+    query.stop()
+    reports = [each["icestream"]["updates"] for each in query.recentProgress]
+    tasks = spark.sparkContext.defaultParallelism
+    assert any(5 * each["served"] > tasks * each["servingMs"] for each in reports)
+    assert not list((tmp_path / "chk").rglob("ahead"))
+
+
 class Held(Collected):
     """A sink that keeps its first version waiting, and records the versions it gets."""
 

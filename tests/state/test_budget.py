@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import BudgetError
-from icestream.state.budget import Account, Budget, Refused, fail
+from icestream.state.budget import (
+    Account,
+    Budget,
+    BudgetInTurns,
+    Refused,
+    buffers_in_turns,
+    fail,
+)
 
 
 def test_a_refused_call_changes_nothing() -> None:
@@ -184,3 +191,27 @@ def test_a_part_holds_of_the_whole() -> None:
     with pytest.raises(ValueError, match="closed"):
         first.reserve(1)
     assert (part.held, whole.held) == (15, 70)
+
+
+@given(
+    st.lists(st.integers(1, 1 << 30), min_size=1, max_size=20),
+    st.integers(1, 8),
+    st.data(),
+)
+def test_oracle_shards_in_turns_hold_no_more_than_their_quotas(
+    quotas: list[int], tasks: int, data: st.DataObject
+) -> None:
+    tasks = min(tasks, len(quotas))
+    buffers = buffers_in_turns(quotas, tasks)
+    budgets = [BudgetInTurns(quota, buffers) for quota in quotas]
+    own = [budget.total - buffers for budget in budgets]
+    # an eighth of each quota stays for shards that are prepared meanwhile
+    left = sum(quota // 8 for quota in quotas)
+    assert sum(own) + tasks * buffers + left <= sum(quotas)
+    held = [data.draw(st.integers(0, size)) for size in own]
+    for budget, size, quota in zip(budgets, held, quotas, strict=True):
+        budget.account("buffers").reserve(buffers)
+        budget.account("groups").reserve(size)
+        assert budget.whole(budget.held) <= quota
+    charged = sum(budget.charged(budget.held) for budget in budgets)
+    assert sum(held) + tasks * buffers <= charged <= sum(quotas)

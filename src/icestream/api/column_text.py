@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.api.functions import AggregateExpression
+from icestream.api.words import resolving
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.spark.sink import no_rows
@@ -33,12 +33,11 @@ def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
     if _kind(expression) in ("UnresolvedAttribute", "SqlExpression"):
         return str(expression).removeprefix("Column<'").removesuffix("'>")
     nothing = no_rows(SparkSession.active(), from_arrow_schema(payload))
-    try:
+    with resolving(payload.names, f"{method} cannot read this column: "):
         analyzed = nothing.select(expression)._jdf.queryExecution().analyzed()
-    except AnalysisException as error:
-        reason = str(error).split(";", maxsplit=1)[0].split("\n", maxsplit=1)[0]
-        msg = f"{method} cannot read this column: {reason}. The columns are {payload.names}"
-        raise DefinitionError(msg) from None
+    if analyzed.getClass().getSimpleName() != "Project":
+        msg = f"{method} takes no aggregates: they belong in groupBy(...).agg(...)"
+        raise DefinitionError(msg)
     (found,) = (analyzed.projectList().apply(at) for at in range(analyzed.projectList().size()))
     made_up = found.getClass().getSimpleName() == "Alias" and _kind(expression) != "Alias"
     return str((found.child() if made_up else found).sql())

@@ -29,7 +29,10 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import Column
 
+from icestream.api.column_text import sql_text
+from icestream.api.words import column_names
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
@@ -65,6 +68,22 @@ _KINDS = {
 _ALONE = "without a key"
 
 
+def equal_columns(on: object) -> On:
+    """Return the columns that a join compares, as names."""
+    if isinstance(on, str | Column):
+        return column_names(on, "on")
+    if not isinstance(on, Sequence):
+        msg = f"a join compares columns: on='k', or on=[('a', 'b')]; got on={on!r}"
+        raise DefinitionError(msg)
+    return [each if isinstance(each, tuple) else column_names(each, "on")[0] for each in on]
+
+
+def condition_on(streams: Sequence[Events], where: object) -> str | None:
+    """Return the condition of a join as text; it may be a column of Spark."""
+    fields = {field.name: field for each in streams for field in each._node.payload}
+    return None if where is None else sql_text(where, pa.schema(fields.values()), "where")
+
+
 def kind_of_join(how: str) -> str:
     """Return the kind of a join by its name."""
     kind = _KINDS.get(how.lower().replace("_", ""))
@@ -78,6 +97,9 @@ def bounds_of(within: Within) -> Bounds:
     """Return by how much the other side of a join may be later: at least, and at most."""
     if not isinstance(within, tuple):
         length = parse_interval(within)
+        if length < 0:
+            msg = f"within={within!r} is negative: give two bounds, within=('-5 minutes', '1 hour')"
+            raise DefinitionError(msg)
         return -length, length
     bounds = [parse_interval(each) for each in within]
     if len(bounds) != 2:

@@ -26,7 +26,7 @@ from icestream.api.event_writer import built
 from icestream.api.functions import AggregateExpression
 from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.stream_words import StreamWords
-from icestream.api.words import quoted
+from icestream.api.words import column_names, quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
@@ -133,6 +133,9 @@ class Events(StreamWords):
             ['agent', 'minutes']
         """
         scope = self._node.scope
+        if not expressions:
+            msg = f"select needs at least one column; the columns are {self.columns}"
+            raise DefinitionError(msg)
         texts = [sql_text(each, self._node.payload, "select") for each in expressions]
         projection = Projection.bind(self._node.payload, texts)
         if scope is not None:
@@ -251,7 +254,7 @@ class Events(StreamWords):
     def top(
         self,
         k: int,
-        by: str | Sequence[str],
+        by: str | Column | Sequence[str | Column],
         *,
         ascending: bool | Sequence[bool] = False,
         rank: str | None = None,
@@ -271,7 +274,7 @@ class Events(StreamWords):
             ['agent', 'busyTime']
         """
         self._scope("top", "groupApply(keys, lambda group: group.top(...))")
-        names = (by,) if isinstance(by, str) else tuple(by)
+        names = column_names(by, "top")
         self._check_columns(names, "top")
         ways = [ascending] * len(names) if isinstance(ascending, bool) else list(ascending)
         if len(ways) != len(names) or not all(isinstance(way, bool) for way in ways):

@@ -15,12 +15,19 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Unpack
 
-from icestream.api.event_joins import deferred, may_defer, near, paired
+from icestream.api.event_joins import (
+    bounds_of,
+    condition_on,
+    deferred,
+    equal_columns,
+    may_defer,
+    near,
+    paired,
+)
 from icestream.api.events import Events
 from icestream.api.query_warnings import warn_of_instants
 from icestream.api.stream_words import StreamWords
 from icestream.core.errors import DefinitionError
-from icestream.core.units import parse_interval
 from icestream.plan.joins.multi_join import Equal
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 
@@ -70,9 +77,9 @@ def join(
         msg = "join takes two or more streams of events (stream.events())"
         raise DefinitionError(msg)
     joined = streams[0].events()._together(streams[1:], "join")
+    on, where = equal_columns(on), condition_on(joined, where)
     if within is not None:
-        length = parse_interval(within)
-        joined = near(joined, (-length, length))
+        joined = near(joined, bounds_of(within))
     if defers(onPressure, spilling, possible=may_defer(joined, on)):
         made = deferred(joined, on, where, Spilling(**spilling))
     else:

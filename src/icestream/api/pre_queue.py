@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 
-from icestream.api.shared_plan import StreamInput, refusal
+from icestream.api.shared_plan import StreamInput
 from icestream.api.update_result import common_columns
-from icestream.api.words import quoted, spark_columns
+from icestream.api.words import quoted, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.operators.latest.pre_queue import (
     PreQueueFilter,
@@ -60,11 +59,9 @@ def by_trust(front: PreQueueNode) -> list[int]:
 
 def texts_of(frame: DataFrame, columns: Sequence[Column | str]) -> list[str]:
     """Return Spark columns selected in front of the queue as SQL, one text per column."""
-    try:
+    with resolving(frame.columns):
         selected = frame.select(*spark_columns(frame, columns))
         chosen = selected._jdf.queryExecution().analyzed().expressions()
-    except AnalysisException as error:
-        raise refusal(error, frame) from None
     texts = []
     for place in range(chosen.size()):
         one = chosen.apply(place)

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from icestream.api.shared_plan import BuiltQuery
-from icestream.api.words import ColumnWords, spark_columns
+from icestream.api.words import ColumnWords, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.runtime.spark.sink import as_they_are, no_rows
 
@@ -88,9 +87,6 @@ class ProjectedRows(ColumnWords):
     ) -> Self:
         before, words = self._shape, (*self._words, (word, given))
         changed = replace(self, _shape=lambda rows: change(before(rows)), _words=words)
-        try:
+        with resolving(self.columns):
             changed.columns  # noqa: B018 - resolved now, so that a mistake is reported now
-        except AnalysisException as error:
-            msg = f"{str(error).splitlines()[0]} The columns are {self.columns}"
-            raise DefinitionError(msg) from None
         return changed

@@ -25,6 +25,7 @@ from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
 from icestream.api.stream_words import GroupedEvents, StreamWords
 from icestream.api.window_rows import OWN_GAPS, rows_of_statement, rows_of_windows
+from icestream.api.words import column_names
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -92,7 +93,7 @@ class WindowWords(StreamWords):
             raise DefinitionError(msg)
         return self._with_batch(other, on, how)
 
-    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
+    def groupBy(self, *cols: str | Column | Sequence[str | Column]) -> GroupedEvents:
         """Group all events so far by columns, for aggregates that grow with every event.
 
         To group the rows of each window, name `window` as well.
@@ -260,11 +261,14 @@ class Windowed:
             msg = "rows(..., partitionBy=...) has one grouping, by the columns of partitionBy"
             raise DefinitionError(msg)
         keys = listed_columns(cols)
-        names = [str(as_column(key)) for key in keys]
-        asked = [[str(as_column(column)) for column in chosen] for chosen in groupingSets]
+        names = list(column_names(keys, "groupingSets"))
+        asked = [column_names(chosen, "groupingSets") for chosen in groupingSets]
         unknown = sorted({name for chosen in asked for name in chosen} - set(names))
         if unknown:
-            msg = f"grouping sets name {unknown}, which are not among the columns {names}"
+            msg = (
+                f"grouping sets name {unknown}, which are not among the columns {names}: write for "
+                "example groupingSets([['a', 'b'], ['a']], 'a', 'b')"
+            )
             raise DefinitionError(msg)
         if not asked:
             msg = "groupingSets needs at least one set of columns; use groupBy for a single set"
@@ -413,5 +417,9 @@ def listed_columns(
     """Return a result's columns, given one by one or as a list, as PySpark accepts them."""
     listed: list[Column | str] = []
     for each in columns:
+        given: object = each
+        if not isinstance(given, Column | str | Sequence):
+            msg = f"expected columns or their names; got {given!r}"
+            raise DefinitionError(msg)
         listed.extend([each] if isinstance(each, Column | str) else each)
     return tuple(listed)

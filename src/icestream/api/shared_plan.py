@@ -15,14 +15,14 @@ from functools import partial, reduce
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from icestream.api.functions import AggregateExpression
-from icestream.api.words import quoted
+from icestream.api.words import quoted, resolving
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -201,10 +201,8 @@ def read_parts(
     for number, part in enumerate(parts):
         heading = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
         more = [column for each in beside for column in each[number]]
-        try:
+        with resolving(part.frame.columns):
             frames.append(part.frame.select(*heading, *columns(part, number), *more))
-        except AnalysisException as error:
-            raise refusal(error, part.frame) from None
     _check_union(frames)
     return reduce(DataFrame.unionAll, frames)
 
@@ -249,10 +247,8 @@ def _own_ends(parts: Sequence[StreamInput], gap: Column) -> Column:
             "of the streams of a union the same name"
         )
         raise DefinitionError(msg)
-    try:
+    with resolving(parts[0].frame.columns):
         kind = parts[0].frame.select(gap).schema[0].dataType
-    except AnalysisException as error:
-        raise refusal(error, parts[0].frame) from None
     if isinstance(kind, StringType):
         gap = gap.cast("interval")
     elif "interval" not in kind.simpleString():
@@ -327,10 +323,8 @@ def check_names(names: Sequence[str]) -> None:
 
 def _name_in(frame: DataFrame, column: Column) -> str:
     """Return the name Spark gives a column."""
-    try:
+    with resolving(frame.columns):
         names = frame.select(column).columns
-    except AnalysisException as error:
-        raise refusal(error, frame) from None
     if len(names) != 1:
         msg = f"columns must be given one by one; this one stands for {names}"
         raise DefinitionError(msg)
@@ -379,10 +373,8 @@ def answer_name(frame: DataFrame, each: AggregateExpression) -> str:
 
 def _meaning(frame: DataFrame, column: Column) -> Any:
     """Return Spark's resolved expression of a column."""
-    try:
+    with resolving(frame.columns):
         chosen = frame.select(column.alias("x"))
-    except AnalysisException as error:
-        raise refusal(error, frame) from None
     return chosen._jdf.queryExecution().analyzed().expressions().head().child()
 
 
@@ -400,11 +392,6 @@ def _check_union(frames: Sequence[DataFrame]) -> None:
 def _types(schema: StructType) -> list[str]:
     kinds: list[DataType] = [field.dataType for field in schema.fields]
     return [kind.simpleString() for kind in kinds]
-
-
-def refusal(error: AnalysisException, frame: DataFrame) -> DefinitionError:
-    """Return Spark's refusal of a column of a plan in one line, with the available columns."""
-    return DefinitionError(f"{str(error).splitlines()[0]} The columns are {frame.columns}")
 
 
 # -- types of Spark and of Arrow -------------------------------------------------------------

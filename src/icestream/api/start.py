@@ -12,6 +12,7 @@ from typing import Any
 from icestream.api.launch import TABLES, launch
 from icestream.api.writer import DEFAULT_MEMORY, StreamWriter, is_own
 from icestream.core.errors import DefinitionError
+from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes
 from icestream.runtime.spark.query import Query
 
@@ -55,6 +56,11 @@ def start(
         >>> together.awaitTermination()
     """
     _check_writers(writers)
+    own = ("memory", "disk", "shards", "parallelism", "queryName", "trigger")
+    for option in options:
+        if hint := guess(option, own, TYPO):
+            msg = f"there is no option {option!r}{hint}"
+            raise DefinitionError(msg)
     lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
     lead = lead.options(**options) if disk is None else lead.options(**options).disk(disk)
     lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)

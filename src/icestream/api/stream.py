@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast, overload
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
@@ -20,11 +19,11 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 from icestream.api.events import Events, events_of
 from icestream.api.query_warnings import warn_of_linecutting
 from icestream.api.result import Result, WindowWords, listed_columns, result_of
-from icestream.api.shared_plan import StreamInput, refusal
+from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult
 from icestream.api.updates import LatestBy, key_names, latest_by
-from icestream.api.words import spark_columns
+from icestream.api.words import column_names, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.nodes.updates import Latest
@@ -70,7 +69,8 @@ def stream(
         name: the name of the stream in messages and plans.
         idle: how long the stream may be without events before it no longer holds back the watermark
             of a query that reads other streams as well; by default it always does. Events that it
-            sends later, behind the watermark, are late.
+            sends later, behind the watermark, are late. Windows behind `latestBy` end by the clock
+            once all streams are idle.
 
     Examples:
         >>> orders = ice.stream(df, time="timestamp", slack="5 seconds", idle="1 minute")
@@ -83,6 +83,7 @@ def stream(
     if not isinstance(given, DataFrame):
         msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
         raise DefinitionError(msg)
+    (time,) = column_names(time, "time") or ("",)
     _check_time(df, time)
     if nulls not in ("error", "drop"):
         msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
@@ -106,8 +107,9 @@ def _watermark_delay(df: DataFrame, time: str) -> int:
 
 def _check_time(df: DataFrame, time: str) -> None:
     try:
-        kind = df.select(sf.col(time)).schema[0].dataType
-    except AnalysisException:
+        with resolving(df.columns):
+            kind = df.select(sf.col(time)).schema[0].dataType
+    except DefinitionError:
         asked = f"there is no column {time!r} for the event time" if time else "name the event time"
         msg = f"{asked}, ice.stream(df, time=...); the columns are {df.columns}"
         raise DefinitionError(msg) from None
@@ -259,10 +261,8 @@ class Stream(WindowWords, StepWords):
     def _mapped(self, change: Callable[[DataFrame], DataFrame]) -> Stream:
         parts = []
         for part in self._parts:
-            try:
+            with resolving(part.frame.columns):
                 frame = change(part.frame)
-            except AnalysisException as error:
-                raise refusal(error, part.frame) from None
             _check_time(frame, part.time)
             parts.append(replace(part, frame=frame))
         return Stream(tuple(parts))

@@ -17,13 +17,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from icestream.api.column_text import sql_text
 from icestream.api.event_joins import (
     Within,
     bounds_of,
+    condition_on,
     deferred,
+    equal_columns,
     kind_of_join,
     matched,
     may_defer,
@@ -33,7 +35,7 @@ from icestream.api.event_joins import (
 from icestream.api.functions import AggregateExpression, count
 from icestream.api.query_warnings import warn_of_instants
 from icestream.api.table_joins import beside_table
-from icestream.api.words import ColumnWords
+from icestream.api.words import ColumnWords, column_names
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.lifetimes.first_events import FirstEvents
@@ -55,7 +57,7 @@ class StreamWords(ColumnWords):
         """Return the events."""
 
     def dropDuplicates(
-        self, keys: str | Sequence[str] | None = None, *, within: str | int | None = None
+        self, *keys: str | Column | Sequence[str | Column], within: str | int | None = None
     ) -> Events:
         """Keep the first event by time of those with equal keys, or with all columns equal.
 
@@ -75,7 +77,7 @@ class StreamWords(ColumnWords):
         operator = FirstEvents(events._node.payload, length)
         text = "first events" if length is None else f"first events within {length}"
         return events.groupApply(
-            events.columns if keys is None else keys,
+            column_names(keys, "dropDuplicates") or events.columns,
             lambda group: group._applied(operator, text, grows=True),
         )
 
@@ -101,7 +103,7 @@ class StreamWords(ColumnWords):
     def over(
         self,
         *features: AggregateExpression,
-        partitionBy: str | Sequence[str] = (),
+        partitionBy: str | Column | Sequence[str | Column] | None = None,
         range: str | int | None = None,
         rows: int | str | None = None,
     ) -> Events:
@@ -132,7 +134,7 @@ class StreamWords(ColumnWords):
         if events._node.scope is not None:
             msg = "over works on whole streams, not inside groupApply: name the keys in partitionBy"
             raise DefinitionError(msg)
-        names = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
+        names = column_names(partitionBy, "partitionBy")
         events._check_columns(names, "over")
         for name in names:
             check_comparable([events._node.payload.field(name)])
@@ -154,7 +156,10 @@ class StreamWords(ColumnWords):
         return replace(events, _node=with_features(events._node, calls))
 
     def groupApply(
-        self, keys: str | Sequence[str], apply: Callable[..., Events], *others: StreamWords
+        self,
+        keys: str | Column | Sequence[str | Column],
+        apply: Callable[..., Events],
+        *others: StreamWords,
     ) -> Events:
         """Compute a sub-query for each group.
 
@@ -169,7 +174,11 @@ class StreamWords(ColumnWords):
             ... ).columns
             ['agent', 'busyTime']
         """
-        names = (keys,) if isinstance(keys, str) else tuple(keys)
+        names = column_names(keys, "groupApply")
+        given: object = apply
+        if not callable(given):
+            msg = f"groupApply takes keys and a function of the events of a group; got {given!r}"
+            raise DefinitionError(msg)
         streams = self.events()._together(others, "groupApply")
         outer = streams[0]._node.scope
         for stream in streams:
@@ -184,15 +193,14 @@ class StreamWords(ColumnWords):
             raise DefinitionError(msg)
         return made._leaving(outer)
 
-    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
+    def groupBy(self, *cols: str | Column | Sequence[str | Column]) -> GroupedEvents:
         """Group events by columns, for aggregates over those alive, or any sub-query.
 
         Examples:
             >>> events.last("1 hour").groupBy("agent").agg(ice.count().alias("calls")).columns
             ['agent', 'calls']
         """
-        keys = [name for each in cols for name in ([each] if isinstance(each, str) else each)]
-        return GroupedEvents(self.events(), tuple(keys))
+        return GroupedEvents(self.events(), column_names(cols, "groupBy"))
 
     def join(
         self,
@@ -200,7 +208,7 @@ class StreamWords(ColumnWords):
         on: str | Sequence[Equal] | None = None,
         how: str = "inner",
         *,
-        where: str | None = None,
+        where: str | Column | None = None,
         within: Within | None = None,
         onPressure: str = "fetch",
         **spilling: Unpack[SpillingOptions],
@@ -216,7 +224,7 @@ class StreamWords(ColumnWords):
                 `full` also events of that side, or of both, with nulls, if they have no partner.
                 `semi` returns only events of this stream that have a partner, and `anti` those that
                 have none.
-            where: a further condition on pairs, in SQL.
+            where: a further condition on pairs: SQL or a column.
             within: pair events by their times, instead of by lifetime: at most this far apart, or
                 `(low, high)` for a time of the other event that is later by at least `low` and at
                 most `high`, both included: `within=("-5 minutes", "1 hour")`. An event without a
@@ -237,6 +245,8 @@ class StreamWords(ColumnWords):
             return beside_table(self.events(), other, on, how)
         mine, theirs = self.events(), other.events() if isinstance(other, StreamWords) else other
         streams = mine._together([theirs], "join")
+        where = condition_on(streams, where)
+        on = None if on is None else equal_columns(on)
         kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)
         defer = defers(onPressure, spilling, possible=may_defer(streams, on))
         spills = Spilling(**spilling) if defer else None

@@ -14,17 +14,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.api.pre_queue import arriving, by_trust, condition_of, moved, texts_of
-from icestream.api.shared_plan import StreamInput, refusal
+from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult, built, common_columns
 from icestream.api.update_windows import UpdateWindowed, unchanged
-from icestream.api.words import ColumnWords, spark_columns
+from icestream.api.words import ColumnWords, resolving, spark_columns
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -329,10 +328,8 @@ def key_names(stream: Stream, keys: Sequence[Column | str]) -> tuple[str, ...]:
         if isinstance(key, str):
             names.append(key)
             continue
-        try:
+        with resolving(frame.columns):
             chosen = _identities(frame.select(key))
-        except AnalysisException as error:
-            raise refusal(error, frame) from None
         if not chosen.items() <= _identities(frame).items():
             msg = (
                 f"latestBy takes columns of the stream; got the expression {key}: add it with "
@@ -362,10 +359,8 @@ def _changed(
     part: StreamInput, change: Callable[[DataFrame], DataFrame], keys: Sequence[str], method: str
 ) -> StreamInput:
     """Return a part with its rows changed; raise DefinitionError if key or time would change."""
-    try:
+    with resolving(part.frame.columns):
         frame = change(part.frame)
-    except AnalysisException as error:
-        raise refusal(error, part.frame) from None
     before, after = _identities(part.frame), _identities(frame)
     for name in (*keys, part.time):
         if before.get(name) != after.get(name):

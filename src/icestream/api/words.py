@@ -13,9 +13,12 @@ Invariant: the same words give the same columns on every class
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
@@ -151,6 +154,9 @@ class ColumnWords:
 
 def spark_columns(frame: DataFrame, cols: Sequence[Column | str]) -> list[Column]:
     """Return the columns of a word as Spark's: names as they are, other text as SQL."""
+    if not cols:
+        msg = f"select needs at least one column; the columns are {frame.columns}"
+        raise DefinitionError(msg)
     return [
         each
         if not isinstance(each, str)
@@ -159,6 +165,34 @@ def spark_columns(frame: DataFrame, cols: Sequence[Column | str]) -> list[Column
         else sf.expr(each)
         for each in cols
     ]
+
+
+def column_names(given: object, word: str) -> tuple[str, ...]:
+    """Return the names of columns, given as names, columns of Spark, lists of these, or None."""
+    if given is None or isinstance(given, str | Column):
+        found = str(given).removeprefix("Column<'").removesuffix("'>").strip("`")
+        return () if given is None else (found,)
+    if not isinstance(given, Sequence):
+        msg = f"{word} takes names of columns; got {given!r}"
+        raise DefinitionError(msg)
+    return tuple(name for each in given for name in column_names(each, word))
+
+
+@contextmanager
+def resolving(columns: Sequence[str], complaint: str = "") -> Iterator[None]:
+    """Report what Spark refuses in one line, with the columns that there are."""
+    logs = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
+    for each in logs:
+        each.disabled = True  # they print the stack of the JVM
+    try:
+        yield
+    except PySparkException as error:
+        reason = str(error).strip().splitlines()[0].split(" SQLSTATE")[0]
+        msg = f"{complaint}{reason.rstrip('. ')}. The columns are {list(columns)}"
+        raise DefinitionError(msg) from None
+    finally:
+        for each in logs:
+            each.disabled = False
 
 
 def quoted(name: str) -> str:

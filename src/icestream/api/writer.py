@@ -26,6 +26,7 @@ from icestream.api.launch import TABLES, columns_of_refused, launch
 from icestream.api.query_warnings import warn_of_change
 from icestream.api.shared_plan import BuiltQuery, Statement
 from icestream.core.errors import DefinitionError
+from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.inspect.evolve import evolve
 from icestream.operators.dataflow.results import CHANGE
@@ -165,6 +166,9 @@ class StreamWriter:
             >>> writer = kpis.writeStream.option("checkpointLocation", "chk").option("ui", True)
         """
         own = {name.lower(): name for name in (*_OWN_OPTIONS, "path", "targetFileSize")}
+        if key.lower() not in own and (hint := guess(key, own.values(), TYPO)):
+            msg = f"there is no option {key!r}{hint}"
+            raise DefinitionError(msg)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return replace(self, _options={**self._options, own.get(key.lower(), key): text})
 
@@ -196,7 +200,7 @@ class StreamWriter:
         Examples:
             >>> writer = kpis.writeStream.outputMode("now")
         """
-        mode = outputMode.lower()
+        mode = str(outputMode).lower()
         if mode not in ("append", "update", *TABLES):
             msg = (
                 f"output mode {outputMode!r} is not supported: use 'append' for final rows, "
@@ -248,6 +252,12 @@ class StreamWriter:
                 f"availableNow and once; got {trigger}"
             )
             raise DefinitionError(msg)
+        ((kind, value),) = trigger.items()
+        if kind == "processingTime":
+            parse_interval(value)
+        elif value is not True:
+            msg = f"trigger({kind}=...) takes True; got {value!r}. Leave the trigger out instead"
+            raise DefinitionError(msg)
         return replace(self, _trigger=trigger)
 
     def queryName(self, queryName: str) -> StreamWriter:
@@ -277,6 +287,10 @@ class StreamWriter:
         Examples:
             >>> writer = kpis.writeStream.foreachBatch(lambda rows, version: rows.show())
         """
+        given: object = func
+        if not callable(given):
+            msg = f"foreachBatch takes a function of rows and version; got {given!r}"
+            raise DefinitionError(msg)
         return replace(self, _callback=func)
 
     def memory(self, size: str | int) -> StreamWriter:
@@ -311,7 +325,7 @@ class StreamWriter:
         Examples:
             >>> writer = kpis.writeStream.shards(16)
         """
-        return replace(self, _shards=count)
+        return replace(self, _shards=_whole("shards", count))
 
     def parallelism(self, count: int, most: int | None = None) -> StreamWriter:
         """Set the number of tasks that run the shards: all cores by default.
@@ -323,7 +337,10 @@ class StreamWriter:
         Examples:
             >>> writer = kpis.writeStream.parallelism(2, 8)
         """
-        return replace(self, _parallelism=count if most is None else (count, most))
+        least = _whole("parallelism", count)
+        return replace(
+            self, _parallelism=least if most is None else (least, _whole("parallelism", most))
+        )
 
     def toTable(self, tableName: str) -> Query:
         """Start the query, appending to a table of the catalog.
@@ -598,7 +615,11 @@ class StreamWriter:
         return chosen
 
     def _is_set(self, option: str, default: str = "false") -> bool:
-        return self._options.get(option, default).lower() == "true"
+        chosen = self._options.get(option, default)
+        if chosen.lower() not in ("true", "false"):
+            msg = f"option {option!r} must be true or false; got {chosen!r}"
+            raise DefinitionError(msg)
+        return chosen.lower() == "true"
 
     def _exchange(self) -> str:
         if "exchange" in self._options:
@@ -770,6 +791,13 @@ def _location(chosen: str) -> str:
     if chosen.startswith("file:"):
         return "/" + chosen[5:].lstrip("/")
     return chosen.rstrip("/") if "://" in chosen else os.path.abspath(chosen)
+
+
+def _whole(word: str, given: object) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        msg = f"{word} takes a whole number; got {given!r}"
+        raise DefinitionError(msg)
+    return given
 
 
 def is_own(option: str) -> bool:

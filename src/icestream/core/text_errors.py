@@ -17,6 +17,8 @@ from icestream.core.errors import DefinitionError
 
 #: maximum columns of a shown line
 _SHOWN = 100
+#: likeness of two words from which on one is taken for the other, mistyped
+TYPO = 0.85
 
 
 @dataclass(frozen=True, order=True)
@@ -43,8 +45,8 @@ def error_at(
     return DefinitionError(f"{message}\n{label}{shown}\n{mark}")
 
 
-def guess(word: str, known: Iterable[str]) -> str:
+def guess(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """Return `; did you mean ...?` for an error's text if a known word is close, else nothing."""
     names = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    close = get_close_matches(word.lower(), names, n=1, cutoff=likeness)
     return f"; did you mean {names[close[0]]!r}?" if close else ""

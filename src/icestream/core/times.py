@@ -11,6 +11,8 @@ YEAR: Micros = 31_556_952_000_000
 FURTHEST: Micros = 2**62
 #: the longest interval: a time and three of them, for range, slide and delay, fit 64 bits
 LONGEST: Micros = 2**60
+#: names of time zones without an offset
+UTC_ZONES = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00", "Etc/GMT", "UCT", "Zulu")
 #: later than every event; the right end of a lifetime that has not ended
 INFINITY: Micros = 2**63 - 1
 #: earlier than every event; the watermark before any event was seen

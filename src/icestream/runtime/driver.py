@@ -338,17 +338,18 @@ class Driver(Generic[Batch_contra]):
                 parcels = self._executor.ingest(ingest, batch, context.folder)
             timer.note("ingest")
             self._check_disk(parcels)
-            idle = batch is not None and not total(parcels, "rows")
-            if self._settings.ticker and idle and not _waits(before):
-                self._note_idle(number)
-                self._settled = True
-                return None
             known = before.seen if before else (None,) * len(self._plan.sources)
             seen = latest_times(known, parcels)
             active = {number for each in parcels for number in each.report.seen}
             passed = self._idle_sources.passed(seen, active)
             reached = max(self._plan.watermark(watermark, passed), flush)
-            arrived = Arrivals(parcels, seen, reached)
+            arrived = Arrivals(parcels, seen, reached, passed, self._idle_sources.silence)
+            idle = batch is not None and not total(parcels, "rows")
+            idle = idle and not _waits(before) and not self._work.is_due(before, arrived)
+            if self._settings.ticker and idle:
+                self._note_idle(number)
+                self._settled = True
+                return None
             made = self._work.run(context, arrived)
             timer.note("component")
             disk = self._disk_use(parcels, made.reports)

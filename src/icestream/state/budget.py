@@ -3,7 +3,8 @@
 Idea: a `Budget` is a number of bytes. Every owner of state opens an `Account` and reserves before
     it
 grows. A reservation that does not fit raises `Refused` and changes nothing; the caller frees space
-and tries again. If nothing can be freed, it raises `fail(...)`, which lists who holds what.
+and tries again. If nothing can be freed, it raises `fail(...)`, which lists who holds what. Shards
+that run one after the other lend each other a part of their quotas for buffers (`BudgetInTurns`).
 
 Invariants:
     1. `budget.held` is the sum of `account.held` and never exceeds `budget.total`
@@ -11,6 +12,8 @@ Invariants:
     2. A refused call changes nothing (`test_a_refused_call_changes_nothing`).
     3. `peak` is the largest `held` so far (`test_peak_remembers_the_most_ever_held`).
     4. Bytes held in a part of a budget count in the whole too (`test_a_part_holds_of_the_whole`).
+    5. What shards in turns hold adds up to no more than their quotas
+       (`test_oracle_shards_in_turns_hold_no_more_than_their_quotas`).
 
 Cost: O(1) per call, one uncontended lock.
 
@@ -20,10 +23,18 @@ processes have budgets of their own, whose totals add up.
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Sequence
+from fractions import Fraction
 
 from icestream.core.errors import BudgetError
 from icestream.core.units import format_bytes
+
+#: parts of a quota: what a shard may always hold, and what it lends for buffers to whoever runs;
+#: the rest is for shards in preparation while it waits
+OWN = Fraction(5, 8)
+LENT = Fraction(1, 4)
 
 
 class Refused(Exception):
@@ -55,6 +66,8 @@ class Budget:
             raise ValueError(msg)
         #: bytes that may be held at once
         self.total = total
+        #: bytes of the total that are for buffers alone; 0 if its owner divides it
+        self.buffers = 0
         self._held = 0
         self._peak = 0
         self._accounts: list[Account] = []
@@ -89,6 +102,10 @@ class Budget:
     def whole(self, needed: int) -> int:
         """Return what the whole must have so that this part of it has `needed` bytes."""
         return needed
+
+    def charged(self, held: int) -> int:
+        """Return what bytes held here count among all shards of a query."""
+        return held
 
     def holders(self) -> dict[str, int]:
         """Bytes held by owner, largest first, without owners that hold none."""
@@ -196,6 +213,30 @@ class _Part(Budget):
         held = account.held
         super()._close(account)
         self._whole.release(held)
+
+
+class BudgetInTurns(Budget):
+    """The budget of a running shard, with the buffers that shards of its task lend each other."""
+
+    def __init__(self, quota: int, buffers: int) -> None:
+        """Take the own part of a quota, and so many bytes for buffers."""
+        super().__init__(int(quota * OWN) + buffers)
+        self.buffers = buffers
+        self._lent = int(quota * LENT)
+
+    def whole(self, needed: int) -> int:
+        return math.ceil((needed - self.buffers) / OWN)
+
+    def charged(self, held: int) -> int:
+        return held - self.buffers + self._lent
+
+
+def buffers_in_turns(quotas: Sequence[int], tasks: int) -> int:
+    """Return the bytes for buffers of each shard that runs, of the quotas of all that take turns.
+
+    `tasks` is how many of them run at the same time.
+    """
+    return sum(int(quota * LENT) for quota in quotas) // tasks
 
 
 def fail(budget: Budget, needed: int, owner: str) -> BudgetError:

@@ -7,7 +7,7 @@ import pytest
 
 from bench.harness import Silent
 from bench.joins.join_inputs import JoinInputs
-from bench.joins.spill import FETCH, TIMES, compared, group_name, judge, plot
+from bench.joins.spill import FETCH, TIMES, compared, group_name, judge, plot, reported
 from icestream.operators.multi_join.spill_strategies import (
     GLOBAL_OUTPUT,
     GLOBAL_OUTPUT_WITH_PENALTY,
@@ -54,5 +54,10 @@ def test_claims_are_judged_by_the_cases_in_which_they_hold(
 
 @pytest.mark.slow
 def test_figures_can_be_drawn(found: dict[float, dict[str, Any]], tmp_path: Path) -> None:
-    plot({f"{NAME} 1": found[10.5]}, tmp_path / "spill.png")
+    made = reported({f"{NAME} {seed}": found[10.5] for seed in (1, 2)})
+    (group,) = made.figures["groups"].values()
+    assert group["cases"] == 2
+    assert group["median_share"][FETCH] == 1
+    assert "results" not in made.figures["cases"][f"{NAME} 2"][FETCH]
+    plot(made.figures, tmp_path / "spill.png")
     assert (tmp_path / "spill.png").stat().st_size > 0

@@ -16,6 +16,7 @@ from icestream.core.errors import DefinitionError
 from icestream.runtime.ingest.source import sources_of
 from icestream.sql.lowering import in_spark
 from icestream.sql.lowering.in_spark import copied, with_copies
+from icestream.sql.lowering.lower import Lowering
 from tests.fixtures.sql_cases import SAME, WINDOWED
 from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of, table_here
 
@@ -175,6 +176,23 @@ def test_simple_conditions_leave_files_to_the_tasks(spark: SparkSession, tmp_pat
     assert sources_of(query._built("update").events) is None
 
 
+@pytest.mark.parametrize("of_files", [True, False])
+def test_oracle_columns_are_the_same_wherever_they_are_computed(
+    of_files: bool, sources: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lowering, "_is_of_files", lambda *_: of_files)
+    text = """
+        SELECT {minute} AS minute, k, count(*) FILTER (WHERE v < 4 OR v IS NULL) AS few,
+            count(DISTINCT v) FILTER (WHERE word IN ('ice', 'Fog')) AS n, max(word) AS w
+        FROM (SELECT * FROM a WHERE v <> 5) GROUP BY {minute}, k
+    """
+    query = ice.sql(text.format(minute="DATE_FORMAT(ts, 'HH:mm')"), **sources)
+    described = str(query._built("update").plan.describe()).lower()
+    assert ("date_format(" in described) == of_files
+    here = "strftime(ts AT TIME ZONE 'UTC', '%H:%M')"
+    assert ran_here(query, tmp_path) == by_duckdb(text.format(minute=here), TABLES)
+
+
 def test_answers_that_are_joined_in_their_group_are_rows_by_its_key(
     sources: dict[str, Any],
 ) -> None:
@@ -204,6 +222,16 @@ def test_equal_queries_run_once(sources: dict[str, Any]) -> None:
     text = f"SELECT x.k FROM {counts} x JOIN (SELECT max(n) AS n FROM {counts}) y ON x.n = y.n"
     plan = ice.sql(text, **sources)._built("update").plan
     assert len(plan.sources) == 1
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_statement_has_the_same_plan_whenever_it_is_made(
+    name: str, sources: dict[str, Any]
+) -> None:
+    made = [ice.sql(SAME[name], **sources) for _ in range(2)]
+    if not isinstance(made[0], DataFrame):
+        one, other = (each.writeStream._built.plan.describe() for each in made)
+        assert one == other
 
 
 #: statements with brackets, and the same for DuckDB

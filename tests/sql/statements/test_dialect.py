@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import sqlglot
+from sqlglot import exp
 
 from icestream.sql.statements.dialect import Cql, column, written
 
@@ -39,3 +40,22 @@ def test_calls_are_the_same_in_any_case() -> None:
 
 def test_columns_of_any_name_can_be_written() -> None:
     assert written(column("sum(`a b`)")) == "`sum(``a b``)`"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("'it''s'", "it's"),
+        ("''''", "'"),
+        ("'''x'''", "'x'"),
+        ('"say ""hi"""', 'say "hi"'),
+        (r"'a\\''b'", "a\\'b"),
+        (r"'\"'", '"'),
+        ("\"it''s\"", "it''s"),
+        ("'a\"'", 'a"'),
+    ],
+)
+def test_quotes_in_texts_may_be_doubled_as_in_spark(text: str, value: str) -> None:
+    (tree,) = Cql().parse(f"SELECT {text}")
+    assert isinstance(tree, exp.Select)
+    assert tree.selects[0].this == value

@@ -25,4 +25,4 @@ def keep_first(owners: Ints, starts: Ints, within: int, until: Ints, kept: Mask)
         if start >= until[owner]:
             kept[row] = True
             most = np.int64(INFINITY)
-            until[owner] = most if within >= most - start - 1 else start + within + 1
+            until[owner] = most if start >= most - 1 - within else start + within + 1

@@ -103,7 +103,7 @@ class Aggregate:
     def _resolved(self, types: Types) -> tuple[WordFunction, TypedCall]:
         function = WORD_FUNCTIONS.get(self.function)
         if function is None:
-            msg = f"{self.function} has no fields of words: operators.object_aggregates computes it"
+            msg = f"{self.function} is not an aggregate of groups: it belongs in over(...)"
             raise DefinitionError(msg)
         wanted = {function.arity, 0} if self.function == "count" else {function.arity}
         if len(self.columns) not in wanted:

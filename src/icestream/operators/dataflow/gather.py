@@ -53,8 +53,9 @@ from icestream.state.versions.commits import BASE
 WAITING = "waiting"
 #: approximate bytes of a block of events that wait
 BLOCK_BYTES = 65_536
-#: part of the quota that one range of events may fill; sorting and joining it takes about four
+#: part of the quota that one range of events may fill, and how much sorting and joining it takes
 ROOM = 1 / 8
+WORK = 4
 
 _BLOCK = np.dtype(
     [
@@ -118,10 +119,10 @@ class Gather(LoggedOperator):
         super().__init__(shard)
         self._spec = spec
         self._header.setdefault("gathered", MINUS_INFINITY)
-        quota = shard.account.budget.total
+        budget = shard.account.budget
         #: bytes of events and features that are brought together at once
-        self.gathered_bytes = max(1, int(ROOM * quota))
-        shard.account.resize(4 * self.gathered_bytes)
+        self.gathered_bytes = max(1, budget.buffers // WORK or int(ROOM * budget.total))
+        shard.account.resize(max(WORK * self.gathered_bytes, budget.buffers))
         self._blocks = CountedTable(shard.arena, WAITING, _BLOCK)
 
     def run(self, inputs: ChangeInputs | None, watermark: Micros) -> Iterator[pa.RecordBatch]:
@@ -259,7 +260,8 @@ class Gather(LoggedOperator):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        needed = int(self._shard.arena.bytes / (1 - 4 * ROOM))
+        account = self._shard.account
+        needed = account.budget.whole(account.held + self._shard.arena.bytes)
         return {"groups": 0, "partitions": 1, "loads": [], "needed_bytes": needed, "cold": {}}
 
 

@@ -279,11 +279,9 @@ class EventFrames(FrameOperator):
     @property
     def _needed_bytes(self) -> int:
         """Return the quota with which everything in memory can stay there."""
-        frames = len(self._frames)
-        held = int(
-            self._shard.arena.bytes / (1 - buffered_chunks(frames) / (self._chunks * frames))
-        )
-        return 2 * self._all_ring_bytes + max(held, self._spec.least_quota)
+        account = self._shard.account
+        held = account.budget.whole(account.held + self._shard.arena.bytes)
+        return max(held, self._spec.least_quota)
 
     @property
     def statistics(self) -> dict[str, Any]:

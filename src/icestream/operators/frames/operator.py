@@ -135,12 +135,14 @@ class FrameOperator(LoggedOperator):
         self._check_words()
         #: fields and rows, with room for the sums of all values seen so far
         self._layout = shared.widened(extents_of(self._position, shared))
-        quota = shard.account.budget.total
-        #: bytes of tuples held at once, and of result fields buffered before they are emitted
-        self._chunk_bytes = max(BLOCK_BYTES, quota // (self._chunks * len(specs)))
+        budget = shard.account.budget
         self._rings = [self._ring_file(number) for number in range(len(specs))]
-        buffers = buffered_chunks(len(specs)) * self._chunk_bytes
-        shard.account.resize(buffers + self._all_ring_bytes)
+        chunks, parts = buffered_chunks(len(specs)), self._chunks * len(specs)
+        rings = sum(each is not None for each in self._rings)
+        size = budget.buffers // (chunks + rings) if budget.buffers else budget.total // parts
+        #: bytes of tuples held at once, and of result fields buffered before they are emitted
+        self._chunk_bytes = max(BLOCK_BYTES, size)
+        shard.account.resize(max(chunks * self._chunk_bytes + self._all_ring_bytes, budget.buffers))
         self._groups = ResidentGroups(self._layout, self._codec, shard.arena)
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
         self._tuples = self._tuple_log()

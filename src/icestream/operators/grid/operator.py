@@ -324,8 +324,10 @@ class WindowOperator(LoggedOperator):
         super().restore(history)
         for family in self._families:
             # groups of a snapshot are read here, not when the next version needs them
-            for partition in family.partitions.visit() if len(history) == 1 else ():
-                family.join(partition, self._new)
+            if len(history) == 1:
+                with self._as_known_by(history[0].version):
+                    for partition in family.partitions.visit():
+                        family.join(partition, self._new)
             family.consolidated = family.panes_read = 0
         self._replaying = False
 

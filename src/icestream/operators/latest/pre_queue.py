@@ -14,7 +14,8 @@ Invariants:
 
 Cost: that of the operators; all updates are exchanged and logged, because a later node may need
 any. State is in files, one for each part of the keys, of which one is in memory at a time: a batch
-reads and writes the parts that it has keys of.
+reads and writes the parts that it has keys of, once each. The others forget keys when they are read
+(`test_bounded_a_tree_that_forgets_opens_the_parts_of_its_batch_once`).
 
 Limits: all streams of a tree have the same key.
 """
@@ -30,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
+from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.latest.coalescing import ORIGIN, NewestUpdates, folded
 from icestream.operators.latest.join import UpdateJoin
@@ -53,6 +54,8 @@ LATENESS = 3_600_000_000
 #: a part of the keys takes at most this fraction of a shard's memory, and no less than these bytes
 PARTS = 16
 LEAST_PART = 1 << 15
+#: since when keys without rows are forgotten: in the header, and in each part when it was saved
+_FORGOT = "front.forgot"
 
 
 class _Sorted(Stateless):
@@ -247,6 +250,7 @@ class PreQueueOperator:
         #: number of rows that arrived too late for a node, since it was opened
         self.late = 0
         self._parts = None if shard is None else SavedParts(shard.arena, "front")
+        self._header: dict[str, Any] = {} if shard is None else shard.arena.header
         self._account = None if shard is None else shard.account
         self._most = LEAST_PART
         if shard is not None:
@@ -264,7 +268,7 @@ class PreQueueOperator:
         """Process rows of all inputs and return the output of the tree, in time order."""
         id_high, _ = self.result.identify(batch)
         made = [pa.RecordBatch.from_pylist([], self.result.schema)]
-        for ids in self._ranges:
+        for ids in self._saved_ranges():
             mine = ids.holds(id_high)
             if mine.any():
                 tree = self._open(ids)
@@ -285,9 +289,10 @@ class PreQueueOperator:
         return folded(NewestUpdates.of(*self.result.identify(rows), times, times, ones, rows))
 
     def forget(self, before: Micros) -> None:
-        """Let nodes drop keys without rows since a time."""
-        for ids in self._ranges:
-            self._open(ids).forget(before)
+        """Let nodes drop keys without rows since a time; parts in files, when they are opened."""
+        self._header[_FORGOT] = before
+        if self._opened is not None:
+            self._opened[1].forget(before)
 
     def save(self) -> None:
         """Save the part in memory for later, in two parts if it is large."""
@@ -299,12 +304,12 @@ class PreQueueOperator:
 
     def states(self) -> Iterator[list[State]]:
         """Yield the states of all nodes, a part of the keys at a time."""
-        for ids in self._ranges:
+        for ids in self._saved_ranges():
             yield [step.state() for _, step, _ in self._open(ids).steps]
 
     def records(self) -> Iterator[bytes]:
         """Yield the whole state as the payloads of records."""
-        for ids in self._ranges:
+        for ids in self._saved_ranges():
             yield from records_of(self._open(ids).state(), ids)
 
     def take_over(self, snapshots: Sequence[Sequence[bytes]], keeps: IdRange | None) -> None:
@@ -322,11 +327,15 @@ class PreQueueOperator:
             tree.recall(state)
             self._store(ids, state)
 
-    @property
-    def _ranges(self) -> list[IdRange]:
-        """Return the ranges of all parts; what is in memory is saved, since it may become two."""
+    def _saved_ranges(self) -> list[IdRange]:
+        """Save the part in memory, which may become two, and return the ranges of all parts."""
         self.save()
         return [EVERY_ID] if self._parts is None else self._parts.ranges
+
+    @property
+    def _forgot(self) -> Micros:
+        """Return the time up to which keys without rows were forgotten last."""
+        return int(self._header.get(_FORGOT, MINUS_INFINITY))
 
     def _open(self, ids: IdRange) -> _Tree:
         """Return the tree with the state of a part, which is saved when another one is opened."""
@@ -338,6 +347,8 @@ class PreQueueOperator:
                 self._reserved = bytes_in(state)
                 self._account.reserve(self._reserved)
                 tree.recall(state)
+                if self._forgot > state[_FORGOT][0]:
+                    tree.forget(self._forgot)
             self._opened = ids, tree
         return self._opened[1]
 
@@ -346,7 +357,7 @@ class PreQueueOperator:
         assert self._parts is not None
         keys = max((len(each) for name, each in state.items() if name.endswith("known")), default=0)
         if bytes_in(state) <= self._most or keys <= 1 or not self.result.keys:
-            self._parts.save(ids, state)
+            self._parts.save(ids, {**state, _FORGOT: np.array([self._forgot])})
             return
         for half in self._parts.split(ids):
             self._store(half, _Tree(self._front).taken_over([state], half))

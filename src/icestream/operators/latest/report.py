@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.times import Micros
+from icestream.core.times import INFINITY, Micros
 from icestream.kernels.queue.staleness import BINS, PROFILE
 from icestream.state.queue.staleness import middles, quantile
 from icestream.state.queue.windows.spec import UpdateWindows
@@ -135,6 +135,8 @@ class ServingReport:
     #: for windows: number of tuples processed, and microseconds per tuple
     tuples: int = 0
     each: float = 0.0
+    #: for windows: when the next one that has begun ends
+    ends: Micros = INFINITY
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
@@ -192,6 +194,8 @@ def combined_report(shards: Sequence[ServingReport]) -> ServingReport:
     def added(name: str, one: Any, other: Any) -> Any:
         if isinstance(one, StalenessIntegral):
             return one.plus(other)
+        if name == "ends":
+            return min(one, other)
         return max(one, other) if name in ("serving", "each") else one + other
 
     total = ServingReport()

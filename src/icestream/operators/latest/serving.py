@@ -35,6 +35,13 @@ from icestream.operators.latest.identities import newest
 from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
 from icestream.operators.latest.report import ServingReport
+from icestream.operators.latest.serving_ahead import (
+    MOST_KEYS,
+    SPARE_TIME,
+    ServedAhead,
+    ShardAhead,
+    served_ahead,
+)
 from icestream.operators.latest.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
 from icestream.operators.latest.staleness_totals import StalenessTotals
 from icestream.operators.latest.step import UpdateStep
@@ -42,6 +49,9 @@ from icestream.operators.latest.update_operator import AppendOperator, UpdateInp
 from icestream.operators.latest.waiting_keys import WaitingKeys
 from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+
+#: file beside the arena's arrays with what is served between two versions
+_AHEAD = "ahead"
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,10 @@ class Serving:
     ranks: tuple[int, ...] | None = None
     #: the tree whose rows are the updates
     front: PreQueueNode | None = None
+    #: how long keys may be served after the version, until the next one begins; 0 for not at all
+    ahead: Micros = 0
+    #: the latest time of all updates, also of other shards
+    latest: Micros = MINUS_INFINITY
 
 
 class ServingOperator:
@@ -95,6 +109,8 @@ class ServingOperator:
         #: rows that a join before the queue took
         self._taken: pa.RecordBatch | None = None
         self._report = ServingReport()
+        #: what was served before this version began, for each step
+        self._ahead: list[ServedAhead] = []
         #: microseconds of the task's time for this shard
         self._share: Micros = INFINITY
 
@@ -118,6 +134,7 @@ class ServingOperator:
     def _take_in(self, inputs: Inputs) -> None:
         at = self._spec.delivered
         self._waiting.delivered(self._spec.clock.now() if at is None else at)
+        self._take_ahead()
         if self._spec.whole:
             self._hold(inputs)
             return
@@ -131,6 +148,27 @@ class ServingOperator:
             replaced += rows - found.rows.num_rows
         dropped += self._waiting.late - outdated
         self._report = ServingReport(superseded=replaced, outdated=dropped)
+
+    def _take_ahead(self) -> None:
+        """Take out the keys that were served since the previous version."""
+        self._ahead = [ServedAhead(self._waiting.read(n, 0)) for n in range(len(self._spec.steps))]
+        for reader, found in enumerate(served_ahead(self._shard.arena.path(_AHEAD))):
+            if found.is_next(self._waiting.read(reader, found.count)):
+                self._ahead[reader] = found
+                self._waiting.serve(reader, found.count, self._spec.clock.now())
+
+    def _offer_ahead(self) -> None:
+        """Let the next keys be served until the next version begins."""
+        left = min(self._spec.ahead, SPARE_TIME.expected)
+        keys = []
+        for reader, pace in enumerate(self._waiting.paces):
+            call, each = pace.cost
+            known = left > call and pace.sums[0]
+            most = min(MOST_KEYS, int((left - call) / max(each, 1.0))) if known else 0
+            keys.append(self._waiting.read(reader, most))
+        if any(map(len, keys)):
+            steps, paces = list(self._spec.steps.values()), self._waiting.paces
+            SPARE_TIME.offer(ShardAhead(self._shard.arena.path(_AHEAD), keys, steps, paces))
 
     def _hold(self, inputs: Inputs) -> None:
         """Separate the newest update of each key from earlier ones; all are processed."""
@@ -178,6 +216,9 @@ class ServingOperator:
         """Serve until the time of the batch is used, then write the log."""
         if self._every is not None:
             yield from self._every.on_watermark(watermark)
+        for view, found in zip(self._spec.steps, self._ahead, strict=True):
+            for made in found.made:
+                yield view, made
         served: list[list[tuple[Ids, Ids]]] = [[] for _ in self._spec.steps]
         if self._spec.whole:
             yield from self._serve_all(served)
@@ -187,12 +228,19 @@ class ServingOperator:
         self._waiting.learn_costs()
         forgot = self._forget()
         keys = [_joined(each) for each in served]
-        self._log.write(self._batch, keys, self._taken, forgot)
+        ahead = [found.identities for found in self._ahead]
+        self._log.write(self._batch, keys, self._taken, forgot, ahead)
         self._waiting.clean()
         if self._pre_queue is not None:
             self._pre_queue.save()
         now = self._spec.clock.now()
-        report = replace(self._report, waiting=len(self._waiting), keys=self._waiting.keys)
+        report = replace(
+            self._report,
+            waiting=len(self._waiting),
+            keys=self._waiting.keys,
+            served=self._report.served + sum(each.count for each in self._ahead),
+            calls=self._report.calls + sum(each.calls for each in self._ahead),
+        )
         for staleness in self._staleness:
             application, queue = staleness.close(now)
             report = replace(
@@ -203,6 +251,7 @@ class ServingOperator:
                 queued_lately=report.queued_lately.plus(queue.lately),
             )
         self._report = report
+        self._offer_ahead()
 
     def _forget(self) -> Micros:
         """Drop keys without updates for long; return since when."""
@@ -210,7 +259,7 @@ class ServingOperator:
         if self._spec.forget is None or not known:
             return MINUS_INFINITY
         # a time from the future says nothing about the other keys
-        before = min(self._waiting.cells.newest, self._spec.clock.now()) - self._spec.forget
+        before = min(self._spec.latest, self._spec.clock.now()) - self._spec.forget
         self._waiting.forget(before)
         dropped = known - self._waiting.keys
         for staleness in self._staleness:
@@ -286,6 +335,8 @@ class ServingOperator:
         self._report = replace(self._report, served=keys, calls=sum(calls), serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
+        # of an older version
+        served_ahead(self._shard.arena.path(_AHEAD))
         self._log.restore(history, self._spec.clock.now())
 
     # -- reports ---------------------------------------------------------------------------

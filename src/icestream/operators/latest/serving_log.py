@@ -56,8 +56,8 @@ from icestream.state.versions.commits import BASE
 CHANGED = "updates"
 LIFETIMES = (CHANGED, BASE)
 #: kinds of records: facts as JSON, waiting keys with values, keys without, rows that a join before
-#: the queue took, and the state of that join
-FACTS, VALUES, KEYS, TAKEN, KNOWN = range(5)
+#: the queue took, the state of that join, and keys that were served before the updates came
+FACTS, VALUES, KEYS, TAKEN, KNOWN, AHEAD = range(6)
 #: maximum number of rows of a record
 RECORD_ROWS = 16_384
 #: bytes of a key in a snapshot, and of one that waits for a reader
@@ -106,6 +106,7 @@ class ServingLog:
         served: Served,
         taken: pa.RecordBatch | None = None,
         forgot: Micros = MINUS_INFINITY,
+        ahead: Served = (),
     ) -> None:
         """Write what a version changed, and what a join took; from time to time a snapshot.
 
@@ -117,10 +118,12 @@ class ServingLog:
             self.released = tuple(self._segments)
             self._segments.clear()
             return
-        if batch is None and taken is None and not any(len(id_high) for id_high, _ in served):
+        if batch is None and taken is None and not any(len(keys[0]) for keys in (*served, *ahead)):
             return
         facts = {**self._waiting.facts(), "forgot": forgot}
         self._append(CHANGED, FACTS, json.dumps(facts).encode(), 0)
+        for number, keys in enumerate(ahead):
+            self._append_rows(CHANGED, AHEAD, _keys(*keys, None, None), number)
         self._write_changes(batch, served)
         if taken is not None:
             self._append_rows(CHANGED, TAKEN, taken)
@@ -215,6 +218,7 @@ class ServingLog:
     def _restore_changes(self, info: SegmentInfo, now: Micros) -> None:
         """Replay the updates and the served keys of a version."""
         facts, records = self._records(info)
+        self._take_out(records[AHEAD], now)
         taken = [read_batch(bytes(each.payload)) for each in records[TAKEN]]
         if taken and self._pre_queue is not None:
             self._pre_queue.take(joined(taken))
@@ -225,10 +229,7 @@ class ServingLog:
                 parts.append(_without_values(changed, self._payload))
         if parts:
             self._waiting.take_in(NewestUpdates(joined(parts)))
-        for reader in range(len(self._waiting.readers)):
-            for rows in _of_reader(records[KEYS], reader):
-                found = _described(rows)
-                self._waiting.take_out(reader, found[ID_HIGH_COLUMN], found[ID_LOW_COLUMN], now)
+        self._take_out(records[KEYS], now)
         self._waiting.recall(facts)
         if facts["forgot"] > MINUS_INFINITY:
             self._waiting.delivered(now)
@@ -236,11 +237,18 @@ class ServingLog:
             if self._pre_queue is not None:
                 self._pre_queue.forget(facts["forgot"])
 
+    def _take_out(self, records: Sequence[Record], now: Micros) -> None:
+        """Remove the keys that each reader was served."""
+        for reader in range(len(self._waiting.readers)):
+            for rows in _of_reader(records, reader):
+                found = _described(rows)
+                self._waiting.take_out(reader, found[ID_HIGH_COLUMN], found[ID_LOW_COLUMN], now)
+
     def _records(self, info: SegmentInfo) -> tuple[Mapping[str, Any], dict[int, list[Record]]]:
         """Return the facts, and the records of each kind."""
         with closing(self._shard.reader(info)) as reader:
             facts: Mapping[str, Any] = {}
-            found: dict[int, list[Record]] = {kind: [] for kind in range(VALUES, KNOWN + 1)}
+            found: dict[int, list[Record]] = {kind: [] for kind in range(VALUES, AHEAD + 1)}
             for record in reader.read_many(reader.directory["marker"]):
                 if record.synopsis == FACTS:
                     facts = json.loads(bytes(record.payload))

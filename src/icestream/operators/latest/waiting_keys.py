@@ -186,6 +186,10 @@ class WaitingKeys:
         """Take the next keys of a reader out of the queue."""
         return self._eviction.dequeue(reader, count, now)
 
+    def read(self, reader: int, count: int) -> Dequeued:
+        """Return the next keys of a reader that are in memory; they go on waiting."""
+        return self._eviction.read(reader, count)
+
     def delivered(self, at: Micros) -> None:
         """Record that all keys taken so far have reached the application."""
         self._eviction.delivered(at)

@@ -4,12 +4,15 @@ Idea: a window queue, followed by an operator that obeys the queue's marks. The 
 one open window for each key; tuples of a batch are folded into slots of open windows, field by
 field, and the windows that end are lowered to rows. The caller decides how many tuples are served:
 under overload older windows are skipped, never cut. The group-by columns may be more than the
-update key: `key_clocks` then defines what supersedes what.
+update key: a window then supersedes older ones of its own group only, and ends by a later tuple of
+that group or by the watermark.
 
 Invariants:
 1. Each answer is over all tuples of its key in its window, whatever was skipped before and however
    input and service are cut (`test_oracle_answers_are_over_whole_windows`).
 2. Windows of a key are delivered in order (the same test).
+3. Groups finer than the key have windows of their own
+   (`test_oracle_windows_of_groups_end_by_their_tuples_or_the_watermark`).
 
 Cost: O(tuples served x fields); a slot for each open window.
 
@@ -29,7 +32,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
-from icestream.core.times import MINUS_INFINITY
+from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.marks import NOWHERE, obey_marks
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -39,7 +42,6 @@ from icestream.operators.folding.fields import ENTRY_FIELDS, Layout, SumExtent
 from icestream.operators.folding.fold import fold_fields, measured
 from icestream.operators.latest.identities import identity_of
 from icestream.operators.latest.kept_keys import KeptKeys
-from icestream.operators.latest.key_clocks import KeyClocks
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.payload_identity import identified
@@ -234,7 +236,6 @@ class WindowedUpdates:
             raise DefinitionError(msg)
         self._stream = UpdateStream(schema, tuple(keys), time)
         self._groups = groups
-        self._clocks = KeyClocks(self._stream) if set(groups) != set(keys) else None
         self._spec = windows
         needed = {name for each in aggregates for name in each.columns}
         self._payload = pa.schema([field for field in schema if field.name in needed])
@@ -263,10 +264,15 @@ class WindowedUpdates:
     @property
     def facts(self) -> dict[str, int]:
         """Return counters of the queue, and the number of open windows."""
-        facts = {**self._queue.facts, "open": self._operator.open_windows}
-        if self._clocks is not None:
-            facts["late"] += self._clocks.late
-        return facts
+        return {**self._queue.facts, "open": self._operator.open_windows}
+
+    @property
+    def next_end(self) -> int:
+        """Return the first instant after the next window to end that has begun."""
+        cells, windows = self._queue.table, self._spec
+        begins = ((cells[:, z.CLOCK] + 1 - windows.size) // windows.slide + 1) * windows.slide
+        begun = begins[begins <= cells[:, z.LAST]]
+        return int(begun.min(initial=INFINITY - windows.size)) + windows.size
 
     @property
     def payload(self) -> pa.Schema:
@@ -280,8 +286,7 @@ class WindowedUpdates:
 
     def state(self) -> State:
         """Return the state outside the queue, which is in its own arrays, for `recall`."""
-        clocks = {} if self._clocks is None else self._clocks.state()
-        return {**self._operator.state(), **clocks, "keys": bytes_of(self._known)}
+        return {**self._operator.state(), "keys": bytes_of(self._known)}
 
     def kept_keys(self, states: Sequence[State], keeps: IdRange) -> KeptKeys:
         """Return the groups of several parents whose keys are in a range."""
@@ -307,29 +312,19 @@ class WindowedUpdates:
         ends = last // windows.slide * windows.slide + windows.size
         idle = (cells[:, z.STATES] == 0) & (cells[:, z.FLYING] == z.NONE)
         idle &= (ends <= cells[:, z.CLOCK]) & (ends <= before)
-        clocks = None
-        if self._clocks is not None and len(idle):
-            (batch,) = self._known.combine_chunks().to_batches()
-            idle, keys = self._clocks.idle(idle, identity_of(batch, self._stream.keys))
-            clocks = KeptKeys([~keys])
         if 2 * np.count_nonzero(idle) < max(len(idle), least):
             return None
         kept = KeptKeys([~idle])
-        return kept, self._of_kept([self.state()], kept, clocks)
+        return kept, self.taken_over([self.state()], kept)
 
-    def taken_over(self, states: Sequence[State], keys: KeptKeys, keeps: IdRange) -> State:
+    def taken_over(self, states: Sequence[State], keys: KeptKeys) -> State:
         """Return the states of several parents, of the groups that are kept, as one."""
-        clocks = None if self._clocks is None else self._clocks.kept_keys(states, keeps)
-        return self._of_kept(states, keys, clocks)
-
-    def _of_kept(self, states: Sequence[State], keys: KeptKeys, clocks: KeptKeys | None) -> State:
-        times = {} if clocks is None else KeyClocks.taken_over(states, keys, clocks)
         known = [
             table_of(state["keys"]).filter(pa.array(kept))
             for state, kept in zip(states, keys.kept, strict=True)
         ]
         names = {"keys": bytes_of(pa.concat_tables(known).combine_chunks())}
-        return {**self._operator.taken_over(states, keys), **times, **names}
+        return {**self._operator.taken_over(states, keys), **names}
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""
@@ -338,31 +333,21 @@ class WindowedUpdates:
         if known.schema != self._known.schema or known.num_rows != len(self._queue.table):
             msg = f"{known.num_rows} keys of windows, but {len(self._queue.table)} in the queue"
             raise ValueError(msg)
-        if self._clocks is not None:
-            _check_clocks(state, known.num_rows)
-            self._clocks.recall(state)
         self._known = known
 
     def enqueue(self, batch: pa.RecordBatch, arrived: Ints) -> None:
         """Add tuples, in the order of arrival."""
-        if self._clocks is not None:
-            kept = self._clocks.in_order(batch)
-            batch, arrived = batch.take(pa.array(kept)), arrived[kept]
         times = self._stream.times(batch)
         id_high, id_low = identified(batch, self._groups)
         rows = batch.select(self._payload.names)
         cells = self._queue.cells(id_high, id_low)
         self._remember(batch, cells)
         self._queue.enqueue(id_high, id_low, times, arrived, rows)
-        if self._clocks is not None:
-            self._clocks.advance(self._queue, batch, cells, arrived)
 
     def advance(self, watermark: int) -> int:
         """End windows before a watermark, which no tuple precedes; return the updates by it."""
         if watermark == MINUS_INFINITY:
             return 0
-        if self._clocks is not None:
-            self._clocks.advance_all(watermark)
         return self._queue.advance_all(watermark, watermark)
 
     def _remember(self, batch: pa.RecordBatch, cells: Ints) -> None:
@@ -390,21 +375,6 @@ class WindowedUpdates:
 def _extents_of(state: State) -> list[SumExtent]:
     """Return the extents of sums in the open windows of a state."""
     return [SumExtent(low, high, bool(has)) for low, high, has in state["open.extents"].tolist()]
-
-
-def _check_clocks(state: State, groups: int) -> None:
-    """Reject cyclic lists of groups: each may only lead to earlier ones."""
-    first, after, last = (state[f"clocks.{name}"] for name in ("first", "after", "last"))
-    linked = int(state["clocks.counts"][0])
-    whole = (
-        all(each.dtype == np.int64 and each.ndim == 1 for each in (first, after, last))
-        and 0 <= linked <= min(groups, len(after))
-        and ((first >= -1) & (first < linked)).all()
-        and ((after[:linked] >= -1) & (after[:linked] < np.arange(linked))).all()
-    )
-    if not whole:
-        msg = "groups that share a clock do not follow each other"
-        raise ValueError(msg)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

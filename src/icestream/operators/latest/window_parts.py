@@ -207,7 +207,7 @@ class WindowParts:
         keys = self.windows.kept_keys(states, keeps)
         return {
             **_named(taken_over([_queue_of(each) for each in states], keys.kept)),
-            **self.windows.taken_over(states, keys, keeps),
+            **self.windows.taken_over(states, keys),
             **self.staleness.taken_over(states, keys),
         }
 

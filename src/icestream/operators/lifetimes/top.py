@@ -167,8 +167,9 @@ class TopK(PromptOperator):
         `rank` names a further column for the place of a row among those at the same instant. An
         input that `grows` never retracts an event.
         """
-        if k < 1:
-            msg = f"a top-k needs k >= 1, got k = {k}"
+        given: object = k
+        if not isinstance(given, int) or given < 1:
+            msg = f"a top-k needs a whole number k >= 1, got k = {k!r}"
             raise DefinitionError(msg)
         self._made_of = payload, k, tuple(by)
         self._rank = rank

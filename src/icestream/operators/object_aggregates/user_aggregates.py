@@ -73,6 +73,16 @@ class UserAggregate:
     #: its name in plans; the name of `lift` if it is empty
     title: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be called, and answers without a type."""
+        for word in ("lift", "combine", "lower"):
+            if not callable(given := getattr(self, word)):
+                msg = f"{word} of a UserAggregate must be a function; got {given!r}"
+                raise DefinitionError(msg)
+        if not isinstance(self.result, pa.DataType):
+            msg = f"result of a UserAggregate is a type of Arrow, pa.float64(); got {self.result!r}"
+            raise DefinitionError(msg)
+
     @property
     def name(self) -> str:
         title = self.title or f"{self.lift.__module__}.{self.lift.__qualname__}"

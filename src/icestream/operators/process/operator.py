@@ -58,6 +58,13 @@ class UserDefined(LifetimeOperator):
         Keys are columns of the input. Without `result`, the processor's own `output` defines the
         columns.
         """
+        given: object = processor
+        if not isinstance(given, StatefulProcessor | VectorisedProcessor):
+            msg = (
+                f"process takes a StatefulProcessor or a VectorisedProcessor, made with (): "
+                f"process(Visits()); got {processor!r}"
+            )
+            raise DefinitionError(msg)
         self.name = name or type(processor).__name__
         declared = result if result is not None else processor.output
         if declared is None:

@@ -1,8 +1,9 @@
 """CSV files that pyarrow and Spark read alike.
 
 Idea: text that both parsers accept means the same to both, except for a few forms, which are
-detected: quotes and escapes, blanks around values, hexadecimal numbers, floats that are not finite,
-time zones in the middle of a time. Spark reads the blocks that contain one or that pyarrow refuses.
+detected: quotes inside values, quoted line ends, escapes, blanks around values, hexadecimal
+numbers, floats that are not finite, time zones in the middle of a time. Spark reads files that
+contain one or that pyarrow refuses.
 
 Invariants:
 1. Text that is read here, Spark reads alike (`test_oracle_awkward_text_is_read_as_spark_reads_it`).
@@ -25,6 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from icestream.core.times import UTC_ZONES
+from icestream.kernels.delimited_text import is_plain_text
 from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import UnlikeSpark
 
@@ -32,8 +35,6 @@ from icestream.runtime.ingest.reader import UnlikeSpark
 BLOCK_BYTES = 4 << 20
 LINE_BYTES = 64 << 10
 
-#: bytes that one of the parsers interprets differently or not at all
-_AWKWARD = (b'"', b"\\", b"\0", b"0x", b"0X", b"\xef\xbb\xbf")
 #: options of the stream that select files, or that do not change the text
 _NEUTRAL = {
     *("path", "header", "sep", "delimiter", "nullvalue", "mode", "inferschema"),
@@ -43,7 +44,6 @@ _NEUTRAL = {
 }
 #: extensions of files that Spark decompresses
 _PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".xz")
-_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00", "Etc/GMT", "UCT", "Zulu")
 #: characters of the shortest time ending in Z that Spark accepts
 _ZONED_LETTERS = len("2020-01-01T00:00:00Z")
 
@@ -85,7 +85,7 @@ class CsvReader:
             chosen.get("header", "false").lower() == "true",
             separator,
             chosen.get("nullvalue", ""),
-            conf["spark.sql.session.timeZone"] in _UTC,
+            conf["spark.sql.session.timeZone"] in UTC_ZONES,
         )
 
     def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -97,8 +97,10 @@ class CsvReader:
         first = self.header and piece.start == 0
         zoned = False
         for block in blocks(piece):
+            if not is_plain_text(np.frombuffer(block, dtype=np.uint8), ord(self.separator)):
+                msg = f"{piece.path}: it has text that parsers read in several ways"
+                raise UnlikeSpark(msg)
             try:
-                self._check(block)
                 body = _without_first_line(block) if first else pa.py_buffer(block)
                 first = False
                 table, zoned = self._parsed(body, wanted, zoned)
@@ -106,19 +108,6 @@ class CsvReader:
                 msg = f"{piece.path}: {error}"
                 raise UnlikeSpark(msg) from None
             yield from table.to_batches()
-
-    def _check(self, block: bytes) -> None:
-        """Refuse text that the two parsers may interpret differently."""
-        awkward = [text for text in _AWKWARD if text in block]
-        if awkward:
-            msg = f"it has {awkward[0]!r}"
-            raise pa.ArrowInvalid(msg)
-        if b"\r" in block and block.count(b"\r") != block.count(b"\r\n"):
-            msg = "it has line ends of several kinds"
-            raise pa.ArrowInvalid(msg)
-        if _blanks_at_ends(block, self.separator):
-            msg = "it has blanks around values"
-            raise pa.ArrowInvalid(msg)
 
     def _parsed(self, block: pa.Buffer, wanted: pa.Schema, zoned: bool) -> tuple[pa.Table, bool]:
         """Return the columns of a block, and whether its times have a zone."""
@@ -141,7 +130,7 @@ class CsvReader:
             csv.ReadOptions(
                 use_threads=False, block_size=block.size + 1, column_names=list(self.names)
             ),
-            csv.ParseOptions(delimiter=self.separator, quote_char=False, escape_char=False),
+            csv.ParseOptions(delimiter=self.separator, escape_char=False),
             csv.ConvertOptions(
                 column_types=types,
                 include_columns=wanted.names,
@@ -199,23 +188,6 @@ def _without_first_line(block: bytes) -> pa.Buffer:
         if not blank:
             break
     return pa.py_buffer(block).slice(at)
-
-
-def _blanks_at_ends(block: bytes, separator: str) -> bool:
-    """Return whether a value starts or ends with a blank; a tab may be the separator."""
-    for blank in (b" ", b"\t"):
-        if blank != separator.encode() and blank in block:
-            letters = np.frombuffer(block, dtype=np.uint8)
-            places = np.flatnonzero(letters == blank[0])
-            edges = np.frombuffer(b"\r\n" + separator.encode(), dtype=np.uint8)
-            if places[0] == 0 or places[-1] == len(block) - 1:
-                return True
-            if (
-                np.isin(letters[places - 1], edges).any()
-                or np.isin(letters[places + 1], edges).any()
-            ):
-                return True
-    return False
 
 
 def _is_simple(kind: pa.DataType) -> bool:

@@ -32,6 +32,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -470,10 +471,26 @@ def make_sink(
     if kind == "noop":
         return NoSink()
     if kind not in ("delta", "iceberg"):
+        _check_format(spark, kind)
         return WriterSink(kind, "", options)
     target = TableTarget(identity(), view, partition_by, options, files)
     table = _lake_table(kind, schema, target, storage or {})
     return WriterSink(kind, identity(), options) if table is None else LakeSink(table)
+
+
+def _check_format(spark: SparkSession, kind: str) -> None:
+    """Refuse a format that Spark has no writer for."""
+    session: Any = spark._jsparkSession.sessionState()
+    known = jvm_of(spark).org.apache.spark.sql.execution.datasources.DataSource
+    try:
+        if not session.dataSourceManager().dataSourceExists(kind):
+            known.lookupDataSource(kind, session.conf())
+    except Py4JJavaError:
+        msg = (
+            f"Spark knows no format {kind!r}: use parquet, json, csv, orc, text, delta, iceberg, "
+            "console, memory or noop, or add the package of that format to spark.jars.packages"
+        )
+        raise DefinitionError(msg) from None
 
 
 def _lake_table(

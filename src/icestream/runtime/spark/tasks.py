@@ -38,6 +38,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.operators.folding.columns import PLACE_BITS
+from icestream.operators.latest.serving_ahead import SPARE_TIME
 from icestream.runtime.ingest.file_order import FilePlaces, listed_files
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
@@ -198,7 +199,7 @@ class FileExchangeExecutor(_SparkExecutor):
         def one(partition: int, handle: Iterable[Any]) -> Iterator[_Done]:
             _exhaust(handle)
             mine = [tasks[number] for number in groups[partition]]
-            yield groups[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
+            yield groups[partition], here(), pickle.dumps(_in_task(lambda: run_all(mine)))
             if apart:
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
@@ -306,7 +307,7 @@ class ShuffleExchangeExecutor(_SparkExecutor):
                         ]
                     )
 
-                yield groups[partition], here(), pickle.dumps(_tried(run))
+                yield groups[partition], here(), pickle.dumps(_in_task(run))
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         try:
@@ -350,6 +351,15 @@ def _tried(run: Callable[[], Any]) -> _Outcome:
         return _Outcome(run(), None)
     except IcestreamError as error:
         return _Outcome(None, error)
+
+
+def _in_task(run: Callable[[], Any]) -> _Outcome:
+    """Run shards; what they offer is done until this process has the next task of shards."""
+    SPARE_TIME.end()
+    try:
+        return _tried(run)
+    finally:
+        SPARE_TIME.begin()
 
 
 def _exhaust(values: Iterable[Any]) -> None:

@@ -41,6 +41,7 @@ from typing import Any
 from icestream.core.units import format_bytes
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
 from icestream.runtime.version.task import ShardTask
+from icestream.state.budget import buffers_in_turns
 from icestream.state.snapshot_schedule import When
 from icestream.state.versions.commits import Commit
 from icestream.state.versions.live_segments import LiveSegments
@@ -220,11 +221,13 @@ class Resharding:
 
     def _begun(self, last: Commit, shards: int, memory: SpareMemory) -> ShardChange:
         routes, count = even_routes(len(last.routes), shards), shards * len(self.samples)
+        alone = buffers_in_turns([memory.quota], 1)
         tasks = [
             replace(
                 self.samples[shard // shards],
                 shard=shard,
                 quota=memory.quota,
+                buffers=self.samples[shard // shards].buffers and alone,
                 arena=NO_ARENA,
                 lineage=ShardLineage.of(routes, shard),
                 parcels=(),

@@ -67,8 +67,9 @@ def spare_shards(memory: int, components: int, least: int, *, tasks: int, cores:
 
 def task_bounds(parallelism: int | tuple[int, int], shards: int) -> Bounds:
     """Return the bounds for scaling the number of tasks; refuse more than there are shards."""
-    least, most = (parallelism, parallelism) if isinstance(parallelism, int) else parallelism
-    if not 1 <= least <= most <= shards:
+    least, most = parallelism if isinstance(parallelism, tuple) else (parallelism, parallelism)
+    whole = all(isinstance(each, int) for each in (least, most))
+    if not whole or not 1 <= least <= most <= shards:
         msg = (
             f"a query with {shards} shards runs in 1 to {shards} tasks; got {parallelism}. Set "
             "fewer tasks, or more shards with .shards(...) or query.rescale(..., shards=...)"

@@ -43,7 +43,7 @@ from icestream.runtime.version.process_memory import measured as measured_proces
 from icestream.runtime.version.row_files import EMITTED, REFUSED, RowFiles
 from icestream.runtime.version.shard_space import SegmentTarget, ShardSpace
 from icestream.state.arena import Arena
-from icestream.state.budget import Budget, Refused, shortage
+from icestream.state.budget import Budget, BudgetInTurns, Refused, shortage
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import SegmentInfo
 from icestream.state.snapshot_schedule import When, schedule_all, stagger_all
@@ -139,6 +139,8 @@ class ShardTask:
     #: parcels of this batch, and where they are
     parcels: tuple[str, ...]
     parcel_files: Files
+    #: bytes for buffers that shards of the task hold in turns; 0 if they are part of the quota
+    buffers: int = 0
     #: arenas that the previous version names, of all shards
     named: tuple[str, ...] = ()
     codec: str | None = None
@@ -206,6 +208,10 @@ class ShardTask:
         for further, made in opened[target].take(-1 - view, batch):
             self._hand_on(opened[target], further, made, opened)
 
+    def budget(self) -> Budget:
+        """Return what the shard may hold while it runs."""
+        return BudgetInTurns(self.quota, self.buffers) if self.buffers else Budget(self.quota)
+
     def open_arena(self, budget: Budget) -> tuple[Arena, bool]:
         """Return the arena of the previous version, or an empty one that must be rebuilt."""
         account = budget.account("groups")
@@ -228,7 +234,7 @@ class ShardTask:
 
     def prepare(self) -> str:
         """Bring an arena to the previous version, beside other shards; return its name."""
-        budget, attempt = Budget(self.quota), new_attempt(self.epoch)
+        budget, attempt = self.budget(), new_attempt(self.epoch)
         arena, rebuilt = self.open_arena(budget)
         try:
             space = self.space(budget, arena, attempt)
@@ -319,7 +325,7 @@ class OpenShard:
         self._tables = tables
         self._row_files = rows
         self._attempt = attempt
-        self._budget = Budget(task.quota)
+        self._budget = task.budget()
         self._arena, self._rebuilt = task.open_arena(self._budget)
         self._released = False
         try:
@@ -394,8 +400,8 @@ class OpenShard:
             parcel,
             {
                 **operator.statistics,
-                "memory_bytes": self._budget.held,
-                "peak_bytes": self._budget.peak,
+                "memory_bytes": self._budget.charged(self._budget.held),
+                "peak_bytes": self._budget.charged(self._budget.peak),
                 "seconds": seconds,
                 "sent": dict(self._sent),
                 "bad_rows": self.quarantine.count,

@@ -99,6 +99,10 @@ class Arrivals:
     seen: tuple[Micros | None, ...]
     #: the watermark that the version reaches
     reached: Micros
+    #: as `seen`, but idle sources are as far as others
+    passed: tuple[Micros | None, ...] = ()
+    #: microseconds since the last event, if all sources are idle; otherwise 0
+    silence: Micros = 0
 
     @property
     def paths(self) -> list[str]:
@@ -173,6 +177,10 @@ class Work(Protocol):
     def quota(self, context: VersionContext, shard: int) -> int:
         """Return the bytes that a shard may hold; all get the same unless a work decides."""
         return context.budget // context.shards
+
+    def is_due(self, before: Commit | None, arrived: Arrivals) -> bool:
+        """Return whether there is something to do though no event came and nothing waits."""
+        return False
 
     def ingest(self, context: VersionContext) -> IngestTask:
         """Return the task that every split runs."""

@@ -196,6 +196,17 @@ def truncate(array: pa.Array, unit: str, zone: str) -> pa.Array:
     return to_instant(start, zone).cast(array.type)
 
 
+def formatted(array: pa.Array, pattern: str, unit: str, zone: str) -> pa.Array:
+    """Return an array of timestamps as text; the pattern has no part that is finer than the unit.
+
+    Times of a batch are in few units, and the text of each is written once.
+    """
+    starts = pc.floor_temporal(to_local(array, zone), unit=unit).dictionary_encode()
+    # fractions are written with seconds of types that have them
+    seconds = starts.dictionary.cast(pa.timestamp("s"))
+    return pc.strftime(seconds, pattern).take(starts.indices)
+
+
 def part(array: pa.Array, name: str, zone: str) -> pa.Array:
     """Return a part of an array of timestamps or dates as whole numbers."""
     local = to_local(array, zone)

@@ -7,11 +7,13 @@ Invariants:
 1. Each function gives the values of Spark's (`test_oracle_times`,
    `test_oracle_zones_with_summer_time`).
 
-Limits: patterns for text are not supported: to_date and to_timestamp read what CAST reads.
+Limits: date_format knows yyyy, MM, dd, HH, mm, ss and signs between them; to_date and to_timestamp
+read what CAST reads.
 """
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pyarrow as pa
@@ -92,6 +94,32 @@ def _truncate_date(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     return ctx.cast(node, cut, DATE)
 
 
+#: parts of a pattern of date_format: what Arrow calls them, and the unit of time, finest last
+_PATTERNS = {
+    "yyyy": ("%Y", "year"), "MM": ("%m", "month"), "dd": ("%d", "day"), "HH": ("%H", "hour"),
+    "mm": ("%M", "minute"), "ss": ("%S", "second"),
+}  # fmt: skip
+_PATTERN = re.compile(rf"(?:{'|'.join(_PATTERNS)}|[-/:., _])+")
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether date_format knows a pattern; letters that touch are one part of it."""
+    words = re.findall("[A-Za-z]+", text)
+    return _PATTERN.fullmatch(text) is not None and words != [] and set(words) <= set(_PATTERNS)
+
+
+def _format(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+    pattern = ctx.constant(node.args[1], args[1], "the pattern")
+    if not isinstance(pattern, str) or not is_pattern(pattern):
+        known = ", ".join(_PATTERNS)
+        raise ctx.error(node.args[1], f"write a pattern of {known} and signs between them")
+    value = args[0] if args[0].type == types.NTZ else ctx.to(node.args[0], args[0], _zoned(ctx))
+    unit = [unit for word, (_, unit) in _PATTERNS.items() if word in pattern][-1]
+    written = re.sub("[A-Za-z]+", lambda word: _PATTERNS[word[0]][0], pattern)
+    kernel = partial(times.formatted, pattern=written, unit=unit, zone=ctx.zone)
+    return ctx.call(node, types.STRING, on_arrays(kernel), [value])
+
+
 def _part(name: str) -> Builder:
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         value = args[0]
@@ -145,6 +173,7 @@ TIME_FUNCTIONS: dict[str, tuple[Builder, tuple[int, int]]] = {
     "timestamp_seconds": (_from_number(1_000_000), _ONE),
     "date_trunc": (_truncate, _TWO),
     "trunc": (_truncate_date, _TWO),
+    "date_format": (_format, _TWO),
     **{name: (_part(name), _ONE) for name in (*_DATE_PARTS, *_CLOCK_PARTS)},
     "to_date": (_to_date, _ONE),
     "to_timestamp": (_to_timestamp, _ONE),

@@ -4,11 +4,13 @@ Idea: a staged relation is a stream whose frames have the columns of the relatio
 column for the event time. Filters, projections, windows of rows and joins with static tables change
 the frames, so all of Spark's functions work. Copies of rows in windows wait as long as nothing but
 names of the windows' edges is read: then they are made behind Spark, from rows that are sent once.
-Simple conditions are remembered beside the frames, so that rows of files need not pass Spark.
+Simple conditions and columns are remembered beside the frames, as expressions over columns of the
+source, so that rows of files need not pass Spark.
 
 Invariants:
 1. Where copies are made changes no row (`test_oracle_copies_in_windows_are_the_same_anywhere`).
-2. Nor does it matter where conditions are tested (`test_oracle_random_statements`).
+2. Nor does it matter where conditions are tested and columns are computed
+   (`test_oracle_random_statements`, `test_oracle_columns_are_the_same_wherever_they_are_computed`).
 """
 
 from __future__ import annotations
@@ -21,14 +23,23 @@ from functools import reduce
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, DecimalType, FractionalType, IntegralType, StringType
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    FractionalType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 from sqlglot import exp
 
 from icestream.api.stream import Stream
 from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
-from icestream.core.times import Micros
+from icestream.core.times import UTC_ZONES, Micros
+from icestream.sql.expressions.time_functions import is_pattern
 from icestream.sql.relations.conditions import all_of
 from icestream.sql.relations.tree import Join, Scan, TimeWindow, WindowTable, bare
 from icestream.sql.statements.dialect import written
@@ -37,10 +48,12 @@ from icestream.sql.statements.tokens import Text
 #: hidden columns: the event time, and the instant of a row if it is another one
 TIME, INSTANT = "event time", "instant"
 _EDGES = "edges"
-_SIMPLE = (
+_ZONE = "spark.sql.session.timeZone"
+_CONDITIONS = (
     exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.And, exp.Or, exp.Not, exp.In, exp.Is,
-    exp.Between, exp.Identifier, exp.Null, exp.Neg, exp.Paren,
+    exp.Between,
 )  # fmt: skip
+_SIMPLE = (*_CONDITIONS, exp.Identifier, exp.Null, exp.Neg, exp.Paren)
 _KINDS = {"inner": "inner", "left": "left", "semi": "left_semi", "anti": "left_anti"}
 
 
@@ -75,11 +88,23 @@ class Staged:
     window: TimeWindow | None = None
     #: columns with an edge of such a window, `start` or `end`, which the frames do not have yet
     edges: Mapping[str, str] = field(default_factory=dict)
-    #: the source, if rows have nothing but some of its columns, and their names there
+    #: the source, if tasks can compute all columns of the rows, and how they are computed from it
     source: str | None = None
-    picked: Mapping[str, str] = field(default_factory=dict)
+    computed: Mapping[str, exp.Expr] = field(default_factory=dict)
     #: simple conditions on columns of the source that rows of it satisfy
     conditions: tuple[str, ...] = ()
+
+    @property
+    def is_picked(self) -> bool:
+        """Return whether rows are all rows of a source, with some of its columns."""
+        computed = self.computed.values()
+        return not self.conditions and all(isinstance(each, exp.Column) for each in computed)
+
+    def from_source(self, node: exp.Expr) -> exp.Expr:
+        """Return an expression over columns of the source instead of those of the rows."""
+        return node.transform(
+            lambda each: self.computed[each.name].copy() if isinstance(each, exp.Column) else each
+        )
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -118,8 +143,11 @@ def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
         )
         for part in source._parts
     )
-    picked = {column: name for name, column in scan.named.items()}
-    return Staged(Stream(parts), scan.columns, source=scan.source, picked=picked)
+    computed: dict[str, exp.Expr] = {
+        column: exp.column(exp.to_identifier(name, quoted=True))
+        for name, column in scan.named.items()
+    }
+    return Staged(Stream(parts), scan.columns, source=scan.source, computed=computed)
 
 
 def filtered(rows: Staged | Static, condition: exp.Expr) -> Staged | Static:
@@ -132,13 +160,7 @@ def filtered(rows: Staged | Static, condition: exp.Expr) -> Staged | Static:
     made = rows.changed(lambda frame: frame.where(text))
     if rows.source is None or not _is_simple(condition, rows.stream._parts[0].frame):
         return made
-
-    def of_source(node: exp.Expr) -> exp.Expr:
-        if not isinstance(node, exp.Column):
-            return node
-        return exp.column(exp.to_identifier(rows.picked[node.name], quoted=True))
-
-    held = written(condition.transform(of_source))
+    held = written(rows.from_source(condition))
     return replace(made, source=rows.source, conditions=(*rows.conditions, held))
 
 
@@ -157,10 +179,29 @@ def projected(rows: Staged | Static, items: Mapping[str, exp.Expr]) -> Staged | 
     hidden = [sf.col(quoted(name)) for name in rows.hidden]
     made = rows.changed(lambda frame: frame.select(*columns, *hidden))
     made = replace(made, columns=tuple(items), edges=edges)
-    if rows.source is None or any(not isinstance(items[name], exp.Column) for name in texts):
+    frame = rows.stream._parts[0].frame
+    if rows.source is None or not all(_is_simple_column(items[name], frame) for name in texts):
         return made
-    picked = {name: rows.picked[items[name].name] for name in texts}
-    return replace(made, source=rows.source, picked=picked)
+    computed = {name: rows.from_source(items[name]) for name in texts}
+    return replace(made, source=rows.source, computed=computed)
+
+
+def _is_simple_column(node: exp.Expr, frame: DataFrame) -> bool:
+    """Return whether tasks compute a column as Spark does."""
+    match node:
+        case exp.Column():
+            return True
+        case exp.Case(args={"ifs": [exp.If(this=condition) as only]}):
+            # what an aggregate with FILTER reads
+            value, others = only.args["true"], (node.args.get("this"), node.args.get("default"))
+            is_value = isinstance(value, exp.Column) or value.is_int
+            return is_value and others == (None, None) and _is_simple(condition, frame)
+        case exp.Anonymous(this=str(name), expressions=[exp.Column() as time, exp.Literal() as to]):
+            kind = frame.schema[time.name].dataType
+            in_utc = frame.sparkSession.conf.get(_ZONE) in UTC_ZONES
+            is_time = kind == TimestampNTZType() or (kind == TimestampType() and in_utc)
+            return name.lower() == "date_format" and is_time and is_pattern(to.this)
+    return isinstance(node, _CONDITIONS) and _is_simple(node, frame)
 
 
 def _is_simple(condition: exp.Expr, frame: DataFrame) -> bool:

@@ -85,6 +85,7 @@ def lowered(
     own: Mapping[str, UserAggregate],
 ) -> Result | Events | DataFrame:
     """Return the query that computes a statement: windows, events, or a frame of Spark."""
+    with_state.number_names_anew()
     relation = simplified(query.relation)
     lowering = Lowering(relation, text, sources, own)
     windows = window_query(relation, query)
@@ -499,7 +500,8 @@ class Lowering:
         rows = self._streaming(rows)
         if isinstance(rows, Flowing):
             return rows
-        if rows.conditions and rows.source is not None and not self._is_of_files(rows.source):
+        source = rows.source
+        if source is not None and not rows.is_picked and not self._is_of_files(source):
             rows = replace(rows, source=None)
         return with_state.flowing(rows, self._whole)
 

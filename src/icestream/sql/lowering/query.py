@@ -65,6 +65,10 @@ def sql(
         >>> ice.sql("SELECT agent, COUNT(*) AS n FROM calls GROUP BY agent", calls=calls).columns
         ['agent', 'n']
     """
+    given: object = text
+    if not isinstance(given, str):
+        msg = f"ice.sql takes the text of a statement; got {given!r}"
+        raise DefinitionError(msg)
     own = {name.lower(): function for name, function in (functions or {}).items()}
     _check(tables, functions or {})
     session = _Statements(tables, own)

@@ -12,7 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
@@ -23,7 +24,6 @@ from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
-from icestream.api.words import quoted
 from icestream.core.times import Micros
 from icestream.operators.dataflow.steps import Padding
 from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
@@ -39,15 +39,20 @@ from icestream.sql.relations.tree import OverCall, SortKey, TimeWindow
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import written
 
-_TEMPORARY = count(1)
+_NUMBERS: ContextVar[Iterator[int]] = ContextVar("numbers")
 _NO_COLUMNS = ("1 AS one",)
 #: aggregates that skip nulls and have an inverse
 _COUNTED = ("count", "count_if", "sum", "avg")
 
 
+def number_names_anew() -> None:
+    """Begin a statement: names belong to it alone, so its plan is the same whenever it is made."""
+    _NUMBERS.set(count(1))
+
+
 def temporary(name: str) -> str:
-    """Return a name that no other column has."""
-    return f"t{next(_TEMPORARY)}_{name}"
+    """Return a name that no other column of the statement has."""
+    return f"t{next(_NUMBERS.get())}_{name}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ def flowing(rows: Staged, whole: Callable[[str], Events]) -> Flowing:
     if rows.source is None:
         events = rows.stream.events().select(*(rows.sent or _NO_COLUMNS), *rows.hidden[1:])
     else:
-        texts = [f"{quoted(rows.picked[name])} AS {name}" for name in rows.sent]
+        texts = [f"{written(rows.computed[name])} AS {name}" for name in rows.sent]
         events = reduce(Events.where, rows.conditions, whole(rows.source))
         events = events.select(*(texts or _NO_COLUMNS))
     if not rows.has_instant:

@@ -64,8 +64,12 @@ class _Parser(SparkParser):
 
 
 class _Tokenizer(SparkTokenizer):
-    """Spark's words, but what follows EXPLAIN is read as a statement."""
+    """Spark's words, but what follows EXPLAIN is read as a statement.
 
+    A quote in a text may be doubled, as in Spark 4.
+    """
+
+    STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
     KEYWORDS: ClassVar[dict[str, TokenType]] = {
         word: kind for word, kind in SparkTokenizer.KEYWORDS.items() if word != "EXPLAIN"
     }

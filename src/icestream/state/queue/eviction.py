@@ -208,6 +208,10 @@ class KeyEviction:
             left -= len(taken[-1])
         return taken[0] if len(taken) == 1 else _together(taken)
 
+    def read(self, reader: int, count: int) -> Dequeued:
+        """Return up to `count` keys that come next, as far as they are in memory."""
+        return self._readers[reader].read(self._ready(reader, count))
+
     def delivered(self, at: Micros) -> None:
         """Record that all keys taken so far have reached the application."""
         for reader in self._readers:

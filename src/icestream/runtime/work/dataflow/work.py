@@ -45,6 +45,7 @@ from icestream.runtime.version.work import Arrivals, VersionContext, VersionResu
 from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
+from icestream.state.budget import buffers_in_turns
 from icestream.state.files import Files, LocalFiles
 from icestream.state.versions.commits import BEHIND, latest_of
 
@@ -224,6 +225,7 @@ class DataflowWork(Work):
         )
         work = ComponentShard(self._plan, component, context.version, now, orders)
         sends, parcels = self._sends(context, context.executor.parcel_files), tuple(paths)
+        buffers = self._buffers(context, shares) if specs[component].sole is not None else 0
         return [
             context.task(
                 work=work,
@@ -231,6 +233,7 @@ class DataflowWork(Work):
                 watermark=watermark,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
                 quota=shares[shard],
+                buffers=buffers,
                 parcels=parcels,
                 sends=sends,
             )
@@ -257,6 +260,17 @@ class DataflowWork(Work):
             for (component, shard), quota in found.items():
                 chosen[component * shards + shard] = quota
         return chosen
+
+    def _buffers(self, context: VersionContext, shares: Sequence[int]) -> int:
+        """Return the bytes for buffers of a shard whose component is a step with its own state."""
+        shards = context.shards
+        lenders = [
+            share
+            for component, spec in enumerate(self._plan.specs)
+            for share in shares[component * shards : (component + 1) * shards]
+            if spec.sole is not None
+        ]
+        return buffers_in_turns(lenders, len(set(context.placement)))
 
     def _made(
         self,

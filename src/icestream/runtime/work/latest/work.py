@@ -3,9 +3,10 @@
 Idea: a batch should last as long as the interval between two batches, hardly longer. Whatever is
 not serving (reading, exchange, log, commit, Spark's own work, waiting for a sink that trails) is
 measured; its expected time is subtracted from the interval, and the rest is for serving, but at
-least as much as the other work takes, up to an interval. Tasks that share a core divide that time
-among them, and the shards of a task share what it has. Which shard of a task begins changes from
-version to version, so each is served even if there is only time for one key.
+least as much as the other work takes, up to an interval. Between two versions keys are served in
+spare time (`operators/latest/serving_ahead`), unless a budget limits serving. Tasks that share a
+core divide that time among them, and the shards of a task share what it has. Which shard of a task
+begins changes from version to version, so each is served even if there is only time for one key.
 
 Invariants:
 1. While keys wait, even a batch without events makes a version
@@ -39,6 +40,7 @@ from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.task import ShardWork
 from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult, Work
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
+from icestream.state.versions.commits import Commit, latest_of
 
 #: part of the interval reserved for other work before it has been measured
 FIRST_GUESS = 0.25
@@ -49,7 +51,7 @@ LONGER = 1
 LONGEST = 4
 #: part of the interval by which batches may overrun it while keys wait: the next one begins at once
 #: then, but a batch that ends early waits for the next interval
-OVERRUN = 0.14
+OVERRUN = 0.05
 
 
 @dataclass
@@ -89,6 +91,10 @@ class UpdatesShard(ShardWork):
     whole: bool = False
     #: instant before which windows are full
     watermark: Micros = MINUS_INFINITY
+    #: how long keys may be served after the version
+    ahead: Micros = 0
+    #: the latest time of all updates
+    latest: Micros = MINUS_INFINITY
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -116,6 +122,7 @@ class UpdatesShard(ShardWork):
                 self.delivered,
                 self.watermark,
                 plan.latest.forget,
+                self.latest,
             )
             return WindowServingOperator(windows, space)
         spec = Serving(
@@ -129,6 +136,8 @@ class UpdatesShard(ShardWork):
             self.whole,
             plan.ranks,
             plan.front,
+            self.ahead,
+            self.latest,
         )
         return ServingOperator(spec, space, every)
 
@@ -169,13 +178,22 @@ class UpdatesWork(Work):
         whole = self._plan.switches and self._switch.mode is QueueMode.APPEND
         return UpdatesIngest(self._plan, context.version, context.watermark, context.routes, whole)
 
+    def is_due(self, before: Commit | None, arrived: Arrivals) -> bool:
+        ends = INFINITY if before is None else before.decisions.get("ends", INFINITY)
+        return self._ended_before(arrived) >= ends
+
+    def _ended_before(self, arrived: Arrivals) -> Micros:
+        """Return the instant before which windows are full: in silence it follows the clock."""
+        watermark = AnyPlan.watermark(self._plan, MINUS_INFINITY, arrived.passed)
+        return watermark if watermark == MINUS_INFINITY else watermark + arrived.silence
+
     def run(self, context: VersionContext, arrived: Arrivals) -> VersionResult:
         """Let the shards serve while there is time."""
         reading = 0.0 if context.flushing else self._plan.clock.monotonic() - self._began
         waves = -(-len(set(context.placement)) // context.executor.parallel)
         budget = self._budget(context, waves, reading)
         order = [(context.version + n) % context.shards for n in range(context.shards)]
-        watermark = AnyPlan.watermark(self._plan, MINUS_INFINITY, arrived.seen)
+        watermark, latest = self._ended_before(arrived), latest_of(arrived.seen)
         times = _serving_times(context, arrived.parcels, budget, order)
         whole = self._decide(context, arrived.total("rows"))
         tasks = [
@@ -186,6 +204,8 @@ class UpdatesWork(Work):
                     context.delivered,
                     whole,
                     watermark,
+                    self._ahead(context),
+                    MINUS_INFINITY if latest is None else latest,
                 ),
                 shard=shard,
                 watermark=arrived.reached,
@@ -210,6 +230,8 @@ class UpdatesWork(Work):
             "waiting": found.waiting,
             "waits": [each.waiting for each in served],
         }
+        if self._plan.windowed is not None:
+            decisions["ends"] = found.ends
         if self._plan.switches:
             if found.served:
                 took = waves * found.serving / 1e6 / found.served
@@ -246,6 +268,11 @@ class UpdatesWork(Work):
         other = reading + self._overhead.expected(interval)
         rest = (1 + OVERRUN) * interval - other
         return int(1e6 * max(rest, min(other, interval)) / waves)
+
+    def _ahead(self, context: VersionContext) -> Micros:
+        """Return how long keys may be served after a version, until the next one begins."""
+        plan = self._plan
+        return 0 if context.flushing or plan.budget is not None else plan.interval or 0
 
     def _shown(self, found: ServingReport, superseded: int, budget: Micros) -> Mapping[str, Any]:
         windowed = self._plan.windowed

@@ -33,7 +33,7 @@ from icestream.core.errors import DefinitionError, InputError
 from icestream.kernels.hash_index import insert_all
 from icestream.kernels.queue.windows import tuple_batches as kernels
 from icestream.kernels.queue.windows import zones as z
-from icestream.kernels.queue.windows.key_times import advance_all, advance_groups
+from icestream.kernels.queue.windows.key_times import advance_all
 from icestream.state.queue.arrays import Arrays, grow_ahead
 from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.queue.windows.spec import UpdateWindows
@@ -291,18 +291,6 @@ class WindowQueue:
     def cells(self, id_high: Ids, id_low: Ids) -> Ints:
         """Return the numbers of keys: 0, 1, 2, ... in the order of first arrival."""
         return self._arrays.find_cells(id_high, id_low)
-
-    def advance(self, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints) -> None:
-        """Record that no tuple comes before a time, for all cells that share a clock.
-
-        Args:
-            keys: numbers of the clocks.
-            times: time of each clock; a tuple of exactly that time may still come.
-            arrived: when that became known.
-            first: first cell of each clock, -1 for none.
-            after: cell after each cell in the list of its clock, -1 after the last.
-        """
-        advance_groups(self._arrays.kernel, keys, times, arrived, first, after)
 
     def advance_all(self, time: int, arrived: int) -> int:
         """Record that no tuple of any known key comes before a time; return the updates by it."""
