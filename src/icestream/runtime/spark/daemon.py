@@ -47,7 +47,7 @@ def ending_quietly(worker: Callable[..., int]) -> Callable[..., int]:
 
 def keep_zip_directories() -> None:
     """Let workers keep the directories of PySpark's archives, which Spark rereads for each task."""
-    zipimporter.invalidate_caches = lambda _: None  # type: ignore[method-assign]
+    setattr(zipimporter, "invalidate_caches", lambda _: None)  # noqa: B010 - a method
 
 
 if __name__ == "__main__":
