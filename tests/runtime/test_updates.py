@@ -364,6 +364,18 @@ def test_bounded_keys_without_news_are_forgotten(restart: bool, tmp_path: Path) 
     assert 100 <= most <= 140
 
 
+def test_shards_without_updates_forget_keys_by_the_time_of_the_others(tmp_path: Path) -> None:
+    clock = ManualClock()
+    plan = quotes_plan(Costly(clock, each=1), budget=SECOND)
+    plan = replace(plan, latest=Latest(("symbol",), "inplace", forget=5 * SECOND))
+    query = open_updates(plan, tmp_path, shards=4)
+    for number in range(4):
+        clock.at = 10 * (number + 1) * SECOND
+        batch: list[Quote] = [(f"s{n}", n, 0) for n in range(50)] if number == 0 else []
+        (delivery,) = query.driver.batch(number, splits_of([*batch, ("on", 1, clock.at)]))
+    assert reported(delivery)["keys"] == 1
+
+
 def test_one_time_from_the_future_forgets_nobody(tmp_path: Path) -> None:
     clock = ManualClock()
     plan = quotes_plan(Costly(clock, each=1), budget=SECOND)

@@ -78,6 +78,8 @@ class Serving:
     front: PreQueueNode | None = None
     #: how long keys may be served after the version, until the next one begins; 0 for not at all
     ahead: Micros = 0
+    #: the latest time of all updates, also of other shards
+    latest: Micros = MINUS_INFINITY
 
 
 class ServingOperator:
@@ -257,7 +259,7 @@ class ServingOperator:
         if self._spec.forget is None or not known:
             return MINUS_INFINITY
         # a time from the future says nothing about the other keys
-        before = min(self._waiting.cells.newest, self._spec.clock.now()) - self._spec.forget
+        before = min(self._spec.latest, self._spec.clock.now()) - self._spec.forget
         self._waiting.forget(before)
         dropped = known - self._waiting.keys
         for staleness in self._staleness:

@@ -42,7 +42,6 @@ import pyarrow as pa
 
 from icestream.core.clock import Clock
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.queue.windows import zones as z
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.latest.coalescing import NewestUpdates, joined
@@ -126,6 +125,8 @@ class WindowServing:
     watermark: Micros = MINUS_INFINITY
     #: after how long without updates keys are forgotten; None: never
     forget: Micros | None = None
+    #: the latest time of all updates, also of other shards
+    latest: Micros = MINUS_INFINITY
 
 
 class WindowServingOperator:
@@ -248,11 +249,10 @@ class WindowServingOperator:
 
     def _forget(self) -> list[Micros]:
         """Drop keys without updates for long; return since when, if there are any."""
-        table, length = self._parts.windows.queue.table, self._spec.forget
-        if length is None or not len(table):
+        if self._spec.forget is None or self._spec.latest == MINUS_INFINITY:
             return []
         # a time from the future says nothing about the other keys
-        before = min(int(table[:, z.LAST].max()), self._spec.clock.now()) - length
+        before = min(self._spec.latest, self._spec.clock.now()) - self._spec.forget
         return [before] if self._parts.forget(before) else []
 
     def _serve(self, calls: Calls, share: Micros) -> Iterator[Emitted]:

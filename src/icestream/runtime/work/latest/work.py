@@ -40,7 +40,7 @@ from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.task import ShardWork
 from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult, Work
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
-from icestream.state.versions.commits import Commit
+from icestream.state.versions.commits import Commit, latest_of
 
 #: part of the interval reserved for other work before it has been measured
 FIRST_GUESS = 0.25
@@ -93,6 +93,8 @@ class UpdatesShard(ShardWork):
     watermark: Micros = MINUS_INFINITY
     #: how long keys may be served after the version
     ahead: Micros = 0
+    #: the latest time of all updates
+    latest: Micros = MINUS_INFINITY
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -120,6 +122,7 @@ class UpdatesShard(ShardWork):
                 self.delivered,
                 self.watermark,
                 plan.latest.forget,
+                self.latest,
             )
             return WindowServingOperator(windows, space)
         spec = Serving(
@@ -134,6 +137,7 @@ class UpdatesShard(ShardWork):
             plan.ranks,
             plan.front,
             self.ahead,
+            self.latest,
         )
         return ServingOperator(spec, space, every)
 
@@ -189,7 +193,7 @@ class UpdatesWork(Work):
         waves = -(-len(set(context.placement)) // context.executor.parallel)
         budget = self._budget(context, waves, reading)
         order = [(context.version + n) % context.shards for n in range(context.shards)]
-        watermark = self._ended_before(arrived)
+        watermark, latest = self._ended_before(arrived), latest_of(arrived.seen)
         times = _serving_times(context, arrived.parcels, budget, order)
         whole = self._decide(context, arrived.total("rows"))
         tasks = [
@@ -201,6 +205,7 @@ class UpdatesWork(Work):
                     whole,
                     watermark,
                     self._ahead(context),
+                    MINUS_INFINITY if latest is None else latest,
                 ),
                 shard=shard,
                 watermark=arrived.reached,
