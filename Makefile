@@ -93,7 +93,7 @@ test-cluster: $(READY) ## run the tests on a Spark cluster of several processes,
 	@$(WITH_SPARK) $(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)
 
 .PHONY: test-kill
-test-kill: $(READY) ## kill a query on Spark again and again, and compare its output
+test-kill: $(READY) ## kill queries on Spark 50 times each, and compare their tables; ARGS="--kills N" for another number
 	@$(WITH_SPARK) $(BIN)/python -m pytest tests/kill $(ARGS)
 
 .PHONY: test-install

@@ -23,6 +23,10 @@ SAMPLES = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=50, help="SIGKILLs of each query on Spark")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow the cases of a test that are beyond its sample, and benches and examples.

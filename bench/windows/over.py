@@ -3,7 +3,9 @@
 Idea: every event gets a count, a sum and an average over its card, merchant, device and country in
 the last minute, ten minutes and hour. Icestream reads Parquet, writes Parquet and commits every
 batch in 256 MB, a fraction of its state; Flink computes the same rows itself and drops its results.
-Flink takes one frame per query, so its statement nests a query for each of the twelve.
+Flink takes one frame per query, so its statement nests a query for each of the twelve. Eight
+windows over the four keys are measured beside a single window: their rate, and the bytes of tuples
+on the log that are subtracted once they leave a window.
 
 Limits: in size `small` the hour is not filled. Flink's own state is in memory, or in RocksDB.
 
@@ -40,6 +42,14 @@ RANGES = (
 )
 
 
+#: keys and (range, function) of each measured query; that of all features is compared with Flink
+QUERIES: dict[str, tuple[list[str], list[tuple[str, str]]]] = {
+    "features": (list(KEYS), [(length, function) for length, _, function in RANGES]),
+    "one window": (["card"], [("1 hour", "sum")]),
+    "eight windows": (list(KEYS), [("30 minutes", "sum"), ("1 hour", "sum")]),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The size of a run."""
@@ -61,23 +71,24 @@ SCALES = {
 def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run both systems over the same events."""
     scale, root = SCALES[size], workspace()
-    progress.plan(2 + len(BACKENDS))
+    progress.plan(1 + len(QUERIES) + len(BACKENDS))
     progress.step("writing the events")
     folder = rows.write_files(
         root / "artifacts" / "bench" / "events", scale.files, scale.rows_per_file
     )
     work = scratch(root, "over")
-    asked = {
-        "name": "features",
-        "input": str(folder),
-        "files_per_trigger": scale.files_per_trigger,
-        "skip": scale.skip,
-        "memory": MEMORY,
-        "output": str(work / "rows"),
-        "checkpoint": str(work / "checkpoint"),
-    }
+    runs = [
+        {
+            "name": name, "keys": keys, "windows": windows, "input": str(folder),
+            "files_per_trigger": scale.files_per_trigger, "skip": scale.skip, "memory": MEMORY,
+            "output": str(work / name / "rows"), "checkpoint": str(work / name / "checkpoint"),
+        }
+        for name, (keys, windows) in QUERIES.items()
+    ]  # fmt: skip
     command = [sys.executable, "-m", "bench.windows.icestream_over"]
-    (ours,) = systems.watched(command, {"cores": CORES, "runs": [asked]}, "icestream", progress)
+    ours, one, eight = systems.watched(
+        command, {"cores": CORES, "runs": runs}, "icestream", progress
+    )
     flink = systems.peer(lambda: _flink(scale, root, progress), progress)
     best = max((flink[label] for label in BACKENDS if flink.get(label)), default=None)
     figures = {
@@ -87,10 +98,16 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
         "flink_eps": best,
         **{f"flink_{label}_eps": flink.get(label) for label in BACKENDS},
         "ratio_flink": ours["eps"] / best if best and ours["eps"] else None,
+        "one_window_eps": one["eps"],
+        "eight_windows_eps": eight["eps"],
+        "rate of eight / one": eight["eps"] / one["eps"],
+        "log of eight / one": eight["tuple_bytes"] / one["tuple_bytes"],
     }
     bars = (
         Bar.at_least("icestream_eps", 250_000, figures["icestream_eps"]),
         Bar.at_least("ratio_flink", 3, figures["ratio_flink"]),
+        Bar.at_least("rate of eight / one", 0.25, figures["rate of eight / one"]),
+        Bar.at_most("log of eight / one", 1.2, figures["log of eight / one"]),
     )
     versions = {"flink": flink["version"]} if "version" in flink else {}
     return Measurement(figures, bars, versions)

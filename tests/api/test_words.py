@@ -237,3 +237,11 @@ def test_columns_of_spark_name_columns(stream: ice.Stream) -> None:
     for one, same in pairs:
         assert one.columns == same.columns
     assert untyped.stream(stream._parts[0].frame, sf.col("ts"))._parts[0].time == "ts"
+
+
+def test_options_of_sinks_and_of_sub_queries_are_not_taken_for_mistyped_ones(
+    stream: ice.Stream,
+) -> None:
+    writer = stream.window("1 second").count().writeStream
+    for option in ("compression", "cold.classifier.k", "storage.region", "FLUSH", "maxRecords"):
+        assert writer.option(option, "x")._options != writer._options

@@ -137,6 +137,11 @@ def test_parity_fold_of_every_field(
     assert [e[0] for e in run(fold.fold_sum_i64, 0, small)] == [
         sum(int(small[i]) for i in each) for each in here
     ]
+    entries = np.zeros((4, 4), np.int64)
+    both = np.stack([small, -small], axis=1)
+    fold.fold_sums_i64(entries, np.array([1, 3]), slots, both, 0, len(slots))
+    totals = [sum(int(small[i]) for i in np.flatnonzero(slots == e)) for e in range(4)]
+    assert entries.T.tolist() == [[0] * 4, totals, [0] * 4, [-each for each in totals]]
     wide = [sum(int(low[i]) % 2**64 + (int(high[i]) << 64) for i in each) for each in here]
     assert [
         (e[0] % 2**64 + (e[1] << 64)) % 2**128 for e in run(fold.fold_sum_i128, 0, low, high)

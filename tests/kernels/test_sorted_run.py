@@ -83,6 +83,16 @@ def test_parity_the_order_of_identities(seed: int) -> None:
     )
 
 
+def test_parity_identities_of_groups_inside_few_others_are_ordered() -> None:
+    dice = np.random.default_rng(3)
+    outer = dice.integers(0, 2**32, 7, dtype=np.uint64)[dice.integers(0, 7, 2_000)]
+    id_high = outer << np.uint64(32) | dice.integers(0, 2**32, 2_000, dtype=np.uint64)
+    id_low = dice.integers(0, 3, 2_000).astype(np.uint64)
+    order = np.empty(2_000, dtype=np.int64)
+    assert kernels.order_identities(id_high, id_low, order)
+    assert order.tolist() == order_identities_reference(id_high, id_low)
+
+
 def test_identities_that_all_begin_alike_are_left_alone() -> None:
     id_high = np.arange(1_000, dtype=np.uint64)[::-1].copy()
     assert not kernels.order_identities(id_high, id_high, np.empty(1_000, dtype=np.int64))

@@ -320,6 +320,13 @@ def test_oracle_a_few_random_queries(
     _check_all(range(4), spark, tmp_path, monkeypatch)
 
 
+def test_oracle_instants_from_rows_do_not_have_the_zone_of_the_session(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # an instant that is chosen by another, in a session with a zone of its own
+    _check_all(range(930_101, 930_102), spark, tmp_path, monkeypatch)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
 def test_oracle_five_hundred_random_queries(

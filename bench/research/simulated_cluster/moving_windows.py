@@ -234,7 +234,7 @@ class MovingWindows:
         table = self._tables[partial]
         panes = self._spec.grid.panes_of(rows.column(TIME).to_numpy())
         columns = {name: InputColumn(rows.column(name)) for name in rows.schema.names}
-        return [*table.fold(self._keys(rows), panes, columns), table.take()]
+        return [*table.fold([self._keys(rows)], panes, columns), table.take()]
 
     def _owned(self, place: tuple[int, int], emitted: list[Emitted]) -> list[Emitted]:
         """Return the rows of windows that a node owns; all partial rows, if consolidated."""

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Unpack
 
+from pyspark.sql import Column
+
 from icestream.api.event_joins import (
     bounds_of,
     condition_on,
@@ -35,7 +37,7 @@ from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 def join(
     *streams: StreamWords,
     on: str | Sequence[Equal],
-    where: str | None = None,
+    where: str | Column | None = None,
     within: str | int | None = None,
     onPressure: str = "fetch",
     **spilling: Unpack[SpillingOptions],
@@ -48,7 +50,7 @@ def join(
         *streams: two or more streams, results or events, outside groups.
         on: columns with equal values: a name that all streams have, or a tuple with a name for each
             stream, or a list of these: `on=["day", ("symbol", "ticker", "about")]`.
-        where: a further condition on combinations, in SQL over the columns of the result.
+        where: a further condition on combinations: SQL or a column, over the result's columns.
         within: combine events at most this far apart in time, instead of by lifetime.
         onPressure: what happens to state that does not fit into memory. `fetch`: it is read from
             disk when it is needed, and every result is emitted at once. `defer`: partitions of the

@@ -166,7 +166,8 @@ class StreamWriter:
             >>> writer = kpis.writeStream.option("checkpointLocation", "chk").option("ui", True)
         """
         own = {name.lower(): name for name in (*_OWN_OPTIONS, "path", "targetFileSize")}
-        if key.lower() not in own and (hint := guess(key, own.values(), TYPO)):
+        known = key.lower() in own or is_own(key)
+        if not known and (hint := guess(key, own.values(), TYPO)):
             msg = f"there is no option {key!r}{hint}"
             raise DefinitionError(msg)
         text = str(value).lower() if isinstance(value, bool) else str(value)

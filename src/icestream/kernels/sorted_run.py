@@ -39,6 +39,8 @@ GUIDED = 256
 
 #: maximum leading bits of ids used to sort them
 MOST_BITS = 20
+#: ids with the same first bits from which on they are ordered by their second halves before
+CROWDED = 16
 
 
 @kernel
@@ -175,21 +177,34 @@ def read_head(runs: Table, r: int, place: int, heads: Ids) -> None:
 def order_identities(id_high: Ids, id_low: Ids, order: Ints) -> bool:
     """Fill in the order of ids for lookups in a sorted run; return if it is valid.
 
-    Their first bits give the approximate position of each; then an id after a greater one moves
-    forward, a few places on average, or the attempt is given up.
+    Their first bits give the approximate position of each. Ids of groups inside others begin alike,
+    so where many do, they are brought into the order of their second halves before. Then an id
+    after a greater one moves forward, a few places on average, or the attempt is given up.
     """
     bits = 1
     while bits < MOST_BITS and 1 << bits < id_high.size:
         bits += 1
+    half = np.uint64(32)
     shift = np.uint64(64 - bits)
     ends = np.zeros((1 << bits) + 1, dtype=np.int64)
     for i in range(id_high.size):
         ends[np.int64(id_high[i] >> shift) + 1] += 1
+    given = np.arange(id_high.size)
+    if ends.max() > CROWDED:
+        inner = np.zeros((1 << bits) + 1, dtype=np.int64)
+        for i in range(id_high.size):
+            inner[np.int64((id_high[i] << half) >> shift) + 1] += 1
+        for b in range(1, inner.size):
+            inner[b] += inner[b - 1]
+        for i in range(id_high.size):
+            bucket = np.int64((id_high[i] << half) >> shift)
+            given[inner[bucket]] = i
+            inner[bucket] += 1
     for b in range(1, ends.size):
         ends[b] += ends[b - 1]
-    for i in range(id_high.size):
-        bucket = np.int64(id_high[i] >> shift)
-        order[ends[bucket]] = i
+    for place in given:
+        bucket = np.int64(id_high[place] >> shift)
+        order[ends[bucket]] = place
         ends[bucket] += 1
     moves = 8 * id_high.size
     for i in range(1, id_high.size):

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.operators.folding import cells
-from icestream.operators.folding.cells import CellFinder
+from icestream.operators.folding.cells import CellFinder, Cells
 
 KEYS = st.one_of(
     st.just(None),
@@ -33,7 +34,7 @@ def test_oracle_events_of_a_cell_agree(
     panes = np.array([pane for _, _, pane in events], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cells, "GRID_PLACES", places)
-        found = CellFinder(keys, panes).since(first)
+        found = _cells(keys, panes, first)
     heads, their_panes = found.one_each(keys, panes)
     numbers = np.arange(len(their_panes)) + 100
     entries = found.entries(numbers, len(events)).tolist()
@@ -46,6 +47,11 @@ def test_oracle_events_of_a_cell_agree(
     assert reached[-1] == len(events)
     for done in range(len(numbers)):
         assert all(entries[row] - 100 < done for row in range(first, reached[done]))
+
+
+def _cells(keys: pa.RecordBatch, panes: npt.NDArray[np.int64], first: int = 0) -> Cells:
+    finder = CellFinder(panes)
+    return finder.since(first, finder.codes(keys))
 
 
 def _batch(columns: list[pa.Array], rows: int) -> pa.RecordBatch:
@@ -66,7 +72,7 @@ def _batch(columns: list[pa.Array], rows: int) -> pa.RecordBatch:
     ids=str,
 )
 def test_narrow_keys_are_looked_up_once_per_cell(keys: pa.Array) -> None:
-    found = CellFinder(_batch([keys], 3), np.zeros(3, dtype=np.int64)).since(0)
+    found = _cells(_batch([keys], 3), np.zeros(3, dtype=np.int64))
     assert found.heads is not None
     assert found.heads.tolist() == [0, 1]
 
@@ -74,7 +80,7 @@ def test_narrow_keys_are_looked_up_once_per_cell(keys: pa.Array) -> None:
 def test_keys_outside_a_grouping_leave_cells_as_they_are() -> None:
     absent, grouping = pa.nulls(3, pa.string()), pa.array([5, 5, 5])
     keys = _batch([absent, pa.array([1, 2, 1]), pa.nulls(3, pa.int32()), grouping], 3)
-    found = CellFinder(keys, np.zeros(3, dtype=np.int64)).since(0)
+    found = _cells(keys, np.zeros(3, dtype=np.int64))
     assert found.heads is not None
     assert found.heads.tolist() == [0, 1]
 
@@ -85,6 +91,6 @@ def test_keys_outside_a_grouping_leave_cells_as_they_are() -> None:
     ids=str,
 )
 def test_other_keys_are_looked_up_for_every_event(keys: pa.Array) -> None:
-    found = CellFinder(_batch([keys], 3), np.zeros(3, dtype=np.int64)).since(1)
+    found = _cells(_batch([keys], 3), np.zeros(3, dtype=np.int64), 1)
     assert found.heads is None
     assert [found.reached(done) for done in range(3)] == [1, 2, 3]

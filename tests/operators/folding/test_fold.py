@@ -49,7 +49,7 @@ def fold_all(
     step = -(-events // batches)
     for at in range(0, events, step):
         part = {name: InputColumn(values.slice(at, step)) for name, values in columns.items()}
-        runs.extend(table.fold(keys.slice(at, step), panes[at : at + step].copy(), part))
+        runs.extend(table.fold([keys.slice(at, step)], panes[at : at + step].copy(), part))
     runs.append(table.take())
     return runs, keys, panes
 
@@ -125,7 +125,7 @@ def test_oracle_partial_rows_fold_to_what_their_events_fold_to(
         return pa.RecordBatch.from_struct_array(empty)
 
     whole = EntryTable(layout, codec, 4)
-    list(whole.fold(none(60), np.zeros(60, np.int64), {"x": InputColumn(values)}))
+    list(whole.fold([none(60)], np.zeros(60, np.int64), {"x": InputColumn(values)}))
     partial = EntryTable(layout, codec, 4, partial=True)
     columns = {
         partial_name(field, part): InputColumn(
@@ -134,7 +134,7 @@ def test_oracle_partial_rows_fold_to_what_their_events_fold_to(
         for field in layout.fields
         for part in range(_parts(field, kind))
     }
-    list(partial.fold(none(10), np.zeros(10, np.int64), columns))
+    list(partial.fold([none(10)], np.zeros(10, np.int64), columns))
     tables = [table.take().entries.table[:, 2:] for table in (whole, partial)]
     for aggregate in aggregates:
         a, b = (aggregate.lower(table, layout, {"x": kind})[0].as_py() for table in tables)

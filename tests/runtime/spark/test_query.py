@@ -10,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from icestream.core.errors import DefinitionError, InputError
+from icestream.api.writer import StreamWriter
+from icestream.core.errors import DefinitionError, InputError, StorageError
 from tests.fixtures.parquet_feed import Feed, rows
 
 pytestmark = pytest.mark.spark
@@ -334,3 +336,39 @@ def test_a_ticker_calls_on_idle_triggers_and_makes_no_versions(
     wait_until(lambda: 1 in seen.versions, again)
     assert seen.versions[1] == [(2, 1)]
     again.stop()
+
+
+def test_a_damaged_file_is_named_and_may_be_skipped(spark: SparkSession, tmp_path: Path) -> None:
+    counts = counted(Feed(spark, f"{tmp_path}/in", events(1, 2), events(3, 9)))
+    damaged = tmp_path / "in" / "000000.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+
+    seen = Collector()
+
+    def run() -> None:
+        writer = counts.writeStream.foreachBatch(seen).trigger(availableNow=True)
+        writer.option("checkpointLocation", f"{tmp_path}/chk").start().awaitTermination()
+
+    with pytest.raises(InputError, match=r"000000\.parquet\. Repair or remove the file") as failed:
+        run()
+    assert "\n" not in str(failed.value)
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        run()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+    assert seen.rows == [(2, 1)]
+
+
+def test_a_disk_that_is_full_for_spark_is_a_storage_error(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "java.io.IOException: No space left on device\n\tat java.base/java.io"
+
+    def begin(*_: object) -> None:
+        raise StreamingQueryException(said)
+
+    monkeypatch.setattr(StreamWriter, "_begin", begin)
+    writer = counted(Feed(spark, f"{tmp_path}/in", events(1))).writeStream.format("noop")
+    with pytest.raises(StorageError, match="the disk is full; free space on it, then restart"):
+        writer.option("checkpointLocation", f"{tmp_path}/chk").start()

@@ -42,6 +42,12 @@ def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         ice.local_session()
 
 
+def test_local_files_have_no_checksums_beside_them(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.json(str(tmp_path / "out"))
+    assert not list((tmp_path / "out").glob(".*.crc"))
+    assert spark.read.json(str(tmp_path / "out")).count() == 3
+
+
 def test_settings_are_a_copy() -> None:
     ice.settings()["spark.sql.adaptive.enabled"] = "true"
     assert ice.settings()["spark.sql.adaptive.enabled"] == "false"

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,13 +51,19 @@ class MergedFields:
 
     table: Table
     layout: Layout
+    #: words that were asked for, by place
+    _columns: dict[int, Ints] = field(default_factory=dict, compare=False)
 
     def words(self, field: Field) -> Table:
         place = self.layout.place(field)
         return self.table[:, place : place + WORDS[field.op]]
 
     def word(self, field: Field) -> Ints:
-        return self.table[:, self.layout.place(field)]
+        """Return the only word of a field; several aggregates may ask for it."""
+        place = self.layout.place(field)
+        if place not in self._columns:
+            self._columns[place] = np.ascontiguousarray(self.table[:, place])
+        return self._columns[place]
 
     def sums(self, field: Field) -> Floats:
         out = np.empty(len(self.table))

@@ -86,8 +86,10 @@ class Sum(WordFunction):
             return answers_where(there, merged.sums(total))
         if pa.types.is_decimal(call.types[0]):
             return decimals_of_words(merged.words(total), there, self.result_type(call))
+        if total.kind == "sum_i64":
+            return answers_where(there, merged.word(total))
         words = merged.words(total)
-        if total.kind == "sum_i128" and not (words[:, 1] == words[:, 0] >> 63)[there].all():
+        if not (words[:, 1] == words[:, 0] >> 63)[there].all():
             msg = (
                 f"the sum of {call.alias!r} does not fit into a bigint; cast the column to "
                 "decimal(28, 0) before summing"

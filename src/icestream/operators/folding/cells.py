@@ -18,8 +18,8 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.kernels.cells import number_cells, slots_of_cells
 
-#: maximum size of a grid: what stays in the processor's cache
-GRID_PLACES = 1 << 16
+#: maximum size of a grid: of its 1 MB, the panes that come together stay in the processor's cache
+GRID_PLACES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +60,23 @@ class Cells:
 
 
 class CellFinder:
-    """Finds the cells of one batch."""
+    """Finds the cells of one batch, for one grouping after the other."""
 
-    def __init__(self, keys: pa.RecordBatch, panes: Ints) -> None:
+    def __init__(self, panes: Ints) -> None:
+        """Take the pane of each event; there is at least one."""
         self._panes = panes
         self._earliest = int(panes.min())
         self._span = int(panes.max()) - self._earliest + 1
-        self._codes = _codes(keys, GRID_PLACES // self._span)
 
-    def since(self, first: int) -> Cells:
-        """Return the cells of the events from `first` on."""
+    def codes(self, keys: pa.RecordBatch) -> Codes | None:
+        """Return codes that are equal exactly where keys are; None if there may be too many."""
+        return _codes(keys, GRID_PLACES // self._span)
+
+    def since(self, first: int, codes: Codes | None) -> Cells:
+        """Return the cells of the events from `first` on, given the codes of their keys."""
         rows = len(self._panes)
-        if self._codes is None:
+        if codes is None:
             return Cells(first, rows, None, None, None)
-        codes = self._codes
         grid = np.zeros((self._span, codes.width), dtype=np.int32)
         members, heads, sizes = np.empty((3, rows), dtype=np.int64)
         count = number_cells(
@@ -91,7 +94,7 @@ class CellFinder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Codes:
+class Codes:
     """The code of each row, between `least` and `least + width`."""
 
     numbers: Ints
@@ -99,9 +102,8 @@ class _Codes:
     width: int
 
 
-def _codes(keys: pa.RecordBatch, most: int) -> _Codes | None:
-    """Return codes that are equal exactly where keys are; None if there may be too many."""
-    found = _Codes(np.zeros(keys.num_rows, dtype=np.int64), 0, 1)
+def _codes(keys: pa.RecordBatch, most: int) -> Codes | None:
+    found = Codes(np.zeros(keys.num_rows, dtype=np.int64), 0, 1)
     for column in keys.columns:
         if column.null_count == keys.num_rows:
             continue
@@ -112,9 +114,11 @@ def _codes(keys: pa.RecordBatch, most: int) -> _Codes | None:
         extent = int(numbers.max()) - least + 1
         if found.width * extent > most:
             return None
+        if extent == 1:
+            continue
         if found.width == 1:
-            found = _Codes(numbers, least, extent)
+            found = Codes(numbers, least, extent)
         else:
             both = (found.numbers - found.least) * extent + (numbers - least)
-            found = _Codes(both, 0, found.width * extent)
+            found = Codes(both, 0, found.width * extent)
     return found if found.width <= most else None

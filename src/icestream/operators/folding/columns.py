@@ -96,6 +96,12 @@ class InputColumn:
             array = array.view(pa.int64())
         return _filled(array.cast(pa.int64()), 0)
 
+    @property
+    def numbers(self) -> npt.NDArray[np.signedinteger[Any]]:
+        """Return the integers, in as few bytes as they are stored in if none is null."""
+        narrow = pa.types.is_signed_integer(self._array.type) and not self._array.null_count
+        return np.asarray(self._array.to_numpy()) if narrow else self.integers
+
     @cached_property
     def floats(self) -> Floats:
         return _filled(self._array.cast(pa.float64(), safe=False), 0.0)

@@ -15,7 +15,7 @@ Cost: O(events x fields); memory `capacity * (entry width + 5) * 8` bytes and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ from icestream.state.keys import KeyCodec
 ID_HIGH_COLUMN = "__hi"
 ID_LOW_COLUMN = "__lo"
 LAST = "__last"
+_INTEGER_SUM = "sum_i64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +87,33 @@ class EntryTable:
         return 8 * (layout.typical.entry_width + 5)
 
     def fold(
-        self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, InputColumn]
+        self, groupings: Iterable[pa.RecordBatch], panes: Ints, columns: Mapping[str, InputColumn]
     ) -> Iterator[EntryRun]:
-        """Fold a batch of events; yield a run whenever the table is full.
+        """Fold a batch of events, by the keys of each grouping; yield a run when the table is full.
 
         `columns` has the inputs, and where the layout needs the order `TIME` and `ARRIVAL`; `BATCH`
         too where arrivals are counted anew in every batch.
         """
-        rows, first = keys.num_rows, 0
+        if len(panes) == 0:
+            return
         if not self._partial:
-            yield from self._widened(measured(self._layout, columns, 0, rows))
-        finder = CellFinder(keys, panes) if rows else None
-        while finder is not None and first < rows:
-            cells = finder.since(first)
+            yield from self._widened(measured(self._layout, columns, 0, len(panes)))
+        finder = CellFinder(panes)
+        sums = None if self._partial else _integer_sums(self._layout, columns)
+        for keys in groupings:
+            yield from self._fold(keys, panes, finder, sums, columns)
+
+    def _fold(
+        self,
+        keys: pa.RecordBatch,
+        panes: Ints,
+        finder: CellFinder,
+        sums: tuple[Ints, Table] | None,
+        columns: Mapping[str, InputColumn],
+    ) -> Iterator[EntryRun]:
+        rows, first, codes = len(panes), 0, finder.codes(keys)
+        while first < rows:
+            cells = finder.since(first, codes)
             their_keys, their_panes = cells.one_each(keys, panes)
             id_high, id_low = self._codec.identify(their_keys)
             numbers = np.empty(len(id_high), dtype=np.int64)
@@ -123,11 +138,14 @@ class EntryTable:
             layout, entries = self._layout, self._entries
             for field, place in zip(layout.fixed, layout.places.tolist(), strict=False):
                 if sizes is not None and self._counts_all(field, columns):
-                    entries[numbers, place] += sizes
+                    valid = kernels.ALL_VALID
+                    kernels.fold_sum_i64(entries, place, numbers, sizes, valid, 0, len(sizes))
                 elif self._partial:
                     _fold_partial(field, place, entries, slots, columns, first, last)
-                else:
+                elif field.kind != _INTEGER_SUM:
                     fold_field(field, place, entries, slots, columns, first, last)
+            if sums is not None:
+                kernels.fold_sums_i64(entries, sums[0], slots, sums[1], first, last)
             fold_sums(layout, entries, ENTRY_FIELDS, slots, columns, first, last)
             first = last
             if first < rows:
@@ -190,6 +208,21 @@ class EntryTable:
             self._keys.append(self._codec.canonical(keys.take(pa.array(fresh[:found]))))
 
 
+def _integer_sums(layout: Layout, columns: Mapping[str, InputColumn]) -> tuple[Ints, Table] | None:
+    """Return the words of all sums of integers, and what each event adds to them."""
+    found = {
+        place: columns[field.columns[0]].numbers
+        for field, place in zip(layout.fixed, layout.places.tolist(), strict=False)
+        if field.kind == _INTEGER_SUM
+    }
+    if not found:
+        return None
+    values = np.empty((len(next(iter(found.values()))), len(found)), dtype=np.int64)
+    for number, column in enumerate(found.values()):
+        values[:, number] = column
+    return np.array([*found]), values
+
+
 def identity_schema(keys: pa.Schema) -> pa.Schema:
     """Return the schema of folded keys with identity and latest pane."""
     return pa.schema(
@@ -225,7 +258,7 @@ def fold_field(
         kernels.fold_least(entries, place, slots, rows, counts, 0, count)
     elif field.kind in ("rows", "valid"):
         fold(kernels.fold_count)
-    elif field.kind == "sum_i64":
+    elif field.kind == _INTEGER_SUM:
         fold(kernels.fold_sum_i64, inputs[0].integers)
     elif field.kind == "sum_i128":
         fold(kernels.fold_sum_i128, *inputs[0].pair)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.aggregates.protocol import MergedFields
 from icestream.operators.folding.columns import window_column
 from icestream.operators.folding.fields import Layout
 from icestream.operators.grid.groups import ResidentGroups
@@ -124,5 +125,6 @@ class Emission:
         if view.tells_grouping:
             stored, told = np.array(sorted(view.groupings), dtype=np.int64).T
             shown.append(pa.array(told[np.searchsorted(stored, keys[-1].to_numpy())]))
-        answers = [each.lower(fields, self._layout, self._types) for each in view.aggregates]
+        merged = MergedFields(fields, self._layout)
+        answers = [each.answers(merged, self._types) for each in view.aggregates]
         return pa.RecordBatch.from_arrays([window, *shown, *answers], schema=view.results)

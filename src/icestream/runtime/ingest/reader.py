@@ -58,8 +58,13 @@ def read(
         source = next(each for each in sources if each.has(piece.path))
         names = source.columns
         types = {names[each.name]: each.type for each in schema if each.name in names}
-        for batch in source.reader.batches(piece, pa.schema(list(types.items()))):
-            yield _shaped(batch, source, schema)
+        try:
+            for batch in source.reader.batches(piece, pa.schema(list(types.items()))):
+                yield _shaped(batch, source, schema)
+        except (pa.ArrowException, OSError) as error:
+            # damaged, or gone: Spark ignores such a file or reports it, as its settings say
+            msg = f"{piece.path}: {error}"
+            raise UnlikeSpark(msg) from None
 
 
 def _shaped(batch: pa.RecordBatch, source: FileSource, schema: pa.Schema) -> pa.RecordBatch:

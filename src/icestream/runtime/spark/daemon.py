@@ -13,6 +13,7 @@ import gc
 import os
 from collections.abc import Callable
 from typing import Any
+from zipimport import zipimporter
 
 from pyspark import daemon
 
@@ -44,8 +45,14 @@ def ending_quietly(worker: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def keep_zip_directories() -> None:
+    """Let workers keep the directories of PySpark's archives, which Spark rereads for each task."""
+    setattr(zipimporter, "invalidate_caches", lambda _: None)  # noqa: B010 - a method
+
+
 if __name__ == "__main__":
     daemon.worker = ending_quietly(daemon.worker)
+    keep_zip_directories()
     keep_freed_memory()
     receive_from(os.getcwd())
     warm_up.kernels()

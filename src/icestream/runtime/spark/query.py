@@ -33,11 +33,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from icestream.core.errors import CheckpointError, DefinitionError, IcestreamError
+from icestream.core.errors import (
+    CheckpointError,
+    DefinitionError,
+    IcestreamError,
+    InputError,
+    StorageError,
+)
 from icestream.core.times import MINUS_INFINITY
 from icestream.plan.explain import estimate_and_log
 from icestream.plan.fuse.running_fusion import Together
@@ -119,7 +126,7 @@ class Query:
             self._spark_query = begin(self._batch)
         except BaseException as error:
             self._history.end(error)
-            raise
+            raise _translated(error) from error
         threading.Thread(target=self._finish, name="icestream-query", daemon=True).start()
         return self
 
@@ -375,7 +382,7 @@ class Query:
                 self._begun = True
                 self._calm = 0 if deliveries else self._calm + 1
             except BaseException as error:
-                self._error = self._error or error
+                self._error = self._error or _translated(error)
                 raise
 
     def _await_calm(self) -> None:
@@ -502,18 +509,42 @@ class Query:
                 self._error = error
 
 
-def _translated(failure: StreamingQueryException) -> Exception:
-    """Return the error of a failed Spark query, with advice where there is some."""
-    if "sources in the checkpoint offsets" not in str(failure):
-        return failure
-    msg = (
+#: what Spark's error says, the error it becomes, and what to do
+_KNOWN_FAILURES: tuple[tuple[str, type[IcestreamError], str], ...] = (
+    (
+        "sources in the checkpoint offsets",
+        CheckpointError,
         "the checkpoint was started with another number of sources. A ticker is one of them: the "
         "option 'ticker' adds it. Start the query with the sources it was started with, or with a "
-        "new checkpoint"
-    )
-    failed = CheckpointError(msg)
-    failed.__cause__ = failure
-    return failed
+        "new checkpoint",
+    ),
+    (
+        "No space left on device",
+        StorageError,
+        "Spark cannot write its part of the checkpoint, or its temporary files: the disk is full; "
+        "free space on it, then restart. Nothing is lost",
+    ),
+    (
+        "FAILED_READ_FILE",
+        InputError,
+        "Spark cannot read a file of the source: [{}. Repair or remove the file, or let Spark skip "
+        "it (spark.sql.files.ignoreCorruptFiles), then restart",
+    ),
+)
+
+
+def _translated(failure: BaseException) -> BaseException:
+    """Return the error of a failed query, with advice in place of Spark's where there is some."""
+    if not isinstance(failure, StreamingQueryException | Py4JJavaError):
+        return failure
+    said = str(failure)
+    for sign, kind, advice in _KNOWN_FAILURES:
+        if sign in said:
+            line = next(each for each in said.splitlines() if sign in each)
+            failed = kind(advice.format(line[line.find(sign) :].split(" SQLSTATE")[0].rstrip(". ")))
+            failed.__cause__ = failure
+            return failed
+    return failure
 
 
 def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -97,6 +98,14 @@ def local_session(
         raise IcestreamError(msg) from error
     session.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))
     if starts:
+        _write_without_checksums(session)
         start = partial(start_workers, session.sparkContext)
         threading.Thread(target=start, name="icestream-workers", daemon=True).start()
     return session
+
+
+def _write_without_checksums(session: SparkSession) -> None:
+    """Write no `.crc` beside each local file: Hadoop starts a process per file, for its mode."""
+    jvm: Any = session._jvm
+    hadoop = session._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).setWriteChecksum(False)

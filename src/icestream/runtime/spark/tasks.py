@@ -371,10 +371,29 @@ def _placed_rows(
     places: FilePlaces | None, split: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
     """Yield the parts of a split with their places: its pieces of files, or the whole split."""
+    batches = map(_in_utc, batches)
     if places is None:
         yield split, batches
     else:
         yield from places.cut(batches, split)
+
+
+def _in_utc(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of Spark, whose instants have the zone of the session, with types of the plan."""
+    schema = pa.schema([field.with_type(_type_in_utc(field.type)) for field in rows.schema])
+    return rows if schema.equals(rows.schema) else rows.cast(schema)
+
+
+def _type_in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_in_utc(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_type_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_type_in_utc(kind.key_type), _type_in_utc(kind.item_type))
+    return kind
 
 
 def _unpacked(data: bytes) -> Any:

@@ -87,9 +87,9 @@ class EntryFolder:
 
     def take(self, batch: pa.RecordBatch, panes: Ints, columns: Mapping[str, InputColumn]) -> None:
         """Fold one batch, given the pane and the inputs of each row."""
-        for keys in groupings(self._plan, batch, self._plan.group_keys):
-            for run in self._table.fold(keys, panes, columns):
-                self._send(run)
+        by = groupings(self._plan, batch, self._plan.group_keys)
+        for run in self._table.fold(by, panes, columns):
+            self._send(run)
 
     def finish(self) -> None:
         """Send the remaining entries."""

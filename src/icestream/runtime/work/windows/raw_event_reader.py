@@ -82,7 +82,7 @@ class RawEventReader:
                 own = keys if whole else keys.take(pa.array(chosen))
                 columns = {name: InputColumn(mine.column(name)) for name in mine.schema.names}
                 times = np.asarray(mine.column(TIME).to_numpy())
-                for _ in table.fold(own, spec.grid.panes_of(times), columns):
+                for _ in table.fold([own], spec.grid.panes_of(times), columns):
                     return None
         run = table.take()
         return run.panes, run.entries
