@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 
 import icestream as ice
 from icestream.core.errors import CheckpointError
@@ -59,8 +61,9 @@ def test_a_second_start_is_refused_or_takes_over(spark: SparkSession, tmp_path: 
 
 def test_a_start_that_fails_lets_the_next_one_start(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, f"{tmp_path}/in", events(0, 1, 2, 3))
-    wrong = writer(feed, tmp_path).trigger(processingTime="no interval")
-    with pytest.raises(Exception, match="no interval"):
+    wrong = writer(feed, tmp_path).trigger(availableNow=True)
+    refused = mock.patch.object(DataStreamWriter, "start", side_effect=RuntimeError("refused"))
+    with refused, pytest.raises(RuntimeError, match="refused"):
         wrong.start()
     query = writer(feed, tmp_path).trigger(availableNow=True).start()
     query.awaitTermination()

@@ -201,7 +201,7 @@ def matched(
     if kind == "right":
         mirrored = None if bounds is None else _negative(bounds)
         flipped = matched(right, left, _flipped(on), "left", where, mirrored, spilling)
-        return flipped.select(*map(quoted, _pair_columns(left, right, on)))
+        return flipped._selected(*map(quoted, _pair_columns(left, right, on)))
     sides = (left, right) if bounds is None else _anchored(left, right, bounds)
     if kind == "inner":
         return paired(sides[0], sides[1], on, where)
@@ -220,7 +220,7 @@ def matched(
         return apply(*sides)
     sides, keys, added = _grouped_apart(sides, on)
     made = sides[0].groupApply(keys, apply, *sides[1:])
-    return made.select(*(quoted(name) for name in made.columns if name not in added))
+    return made._selected(*(quoted(name) for name in made.columns if name not in added))
 
 
 def _of_group(
@@ -318,7 +318,7 @@ def _filtered(
     """
     if pairs is not None:
         names = events.columns
-        partners = pairs.select(*map(quoted, names))
+        partners = pairs._selected(*map(quoted, names))
 
         def among(mine: Events, theirs: Events) -> Events:
             made = _filtered(mine, theirs, None, by_match=by_match, present=present)

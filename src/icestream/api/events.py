@@ -132,10 +132,14 @@ class Events(StreamWords):
             >>> events.select("agent", "busyTime / 60 AS minutes").columns
             ['agent', 'minutes']
         """
-        scope = self._node.scope
         if not expressions:
             msg = f"select needs at least one column; the columns are {self.columns}"
             raise DefinitionError(msg)
+        return self._selected(*expressions)
+
+    def _selected(self, *expressions: str | Column) -> Events:
+        """Select columns; none if nothing but the number of events counts."""
+        scope = self._node.scope
         texts = [sql_text(each, self._node.payload, "select") for each in expressions]
         projection = Projection.bind(self._node.payload, texts)
         if scope is not None:
@@ -237,7 +241,7 @@ class Events(StreamWords):
             msg = "agg takes Icestream's aggregates, for example ice.count(), ice.sum('price')"
             raise DefinitionError(msg)
         inputs, found = aggregates_over(aggregates, self._node.payload, "*")
-        before = self.select(*map(quoted, scope.keys), *inputs)
+        before = self._selected(*map(quoted, scope.keys), *inputs)
         chosen = tuple(aggregate for aggregate, _ in found)
         operator = lifetime_aggregate(before._node.payload, chosen, scope.keys)
         shown = ", ".join(

@@ -66,7 +66,7 @@ def beside_table(
     text = f"{kind} join with a table on {pairs}: {added} of {xxhash.xxh128_hexdigest(stored)}"
     made = events._mapped(lookup, lookup.columns(payload), text)
     others = [name for name in made.columns if name not in shared]
-    return made.select(*map(quoted, (*shared, *others)))
+    return made._selected(*map(quoted, (*shared, *others)))
 
 
 def _rows(batch: DataFrame) -> pa.Table:

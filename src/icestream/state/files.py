@@ -59,7 +59,6 @@ _REMEDIES = {
     errno.EACCES: "permission denied; grant this user read and write access, then restart",
     errno.EPERM: "the file system does not permit this (hard links and unlinking are needed); "
     "grant it or choose another location, then restart",
-    errno.ENOTDIR: "a part of this path is a file, not a folder; choose another location",
     errno.EROFS: "the file system is read-only; mount it writable or choose another location",
     errno.EMFILE: "too many open files in this process; raise `ulimit -n`, then restart",
     errno.ENFILE: "too many open files on this host; raise fs.file-max, then restart",
@@ -358,7 +357,7 @@ class LocalFiles:
             os.mkdir(folder, self.folder_mode)
         except FileExistsError:
             pass
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             msg = f"{folder}: {parent} takes no folders; choose another location"
             raise StorageError(msg) from error
         self.sync_folder(parent)

@@ -104,6 +104,8 @@ class Aggregate:
         function = WORD_FUNCTIONS.get(self.function)
         if function is None:
             msg = f"{self.function} is not an aggregate of groups: it belongs in over(...)"
+            if self.is_object:
+                msg = f"{self.function} has no fields of words"
             raise DefinitionError(msg)
         wanted = {function.arity, 0} if self.function == "count" else {function.arity}
         if len(self.columns) not in wanted:

@@ -111,7 +111,7 @@ def filtered(rows: Flowing, condition: exp.Expr) -> Flowing:
 def projected(rows: Flowing, items: Mapping[str, exp.Expr]) -> Flowing:
     """Lower a projection of events: compute columns."""
     texts = [f"{written(each)} AS {name}" for name, each in items.items()]
-    return replace(rows, events=rows.events.select(*texts))
+    return replace(rows, events=rows.events._selected(*texts))
 
 
 def with_columns(rows: Flowing, items: Mapping[str, exp.Expr]) -> Flowing:
