@@ -4,7 +4,8 @@ Idea: two streams arrive at a constant rate and are joined in a tenth of the mem
 would take: once within a window, where rows end, and once forever, with keys that move on. What was
 spilled must be cleaned up in turn while rows flow, what has ended must leave the log and its index,
 and the share of results that come at once must not fall. The windowed join also runs with each
-`onPressure`, in 9 and 20 MB and in enough, for its processor time.
+`onPressure`, in 9 and 20 MB and in enough, for its processor time. Another join goes on with enough
+memory after most of its rows were spilled and cleaned up: its results must come at once again.
 
 Limits: one process; times are those of the bench's rows.
 
@@ -45,6 +46,8 @@ LEAST_BUDGET = 5 << 18
 
 WINDOWED, FOREVER = "windowed", "forever"
 LEAST_EARLY = 0.9
+#: share of results that come at once in so many versions after what was spilled is back in memory
+LEAST_RECOVERED, AFTERWARDS = 0.95, 5
 #: processor time of `auto` for that of the better of the others
 MOST_TIME = 1.1
 #: megabytes in which they are compared; the last are enough
@@ -137,6 +140,34 @@ def run(kind: str, scale: Scale, folder: Path) -> dict[str, Any]:
     }
 
 
+def recovered(folder: Path) -> dict[str, float]:
+    """Return the share of results that come at once after a spill, a restart and a clean-up."""
+    scale = SCALES[Size.SMALL]
+    flow, dice = flow_of(FOREVER, scale), np.random.default_rng(29)
+    recent: deque[list[pa.RecordBatch]] = deque(maxlen=scale.window)
+    early = results = spilled = 0
+    for budget, versions in (
+        (LEAST_BUDGET, range(scale.window)),
+        (BUDGETS[-1] << 20, range(scale.window, scale.window + AFTERWARDS)),
+    ):
+        settings = Settings(
+            root=f"{folder}/checkpoint", local=f"{folder}/local", budget=budget, shards=1
+        )
+        query = LocalQuery(flow, settings)
+        query.clean_up()
+        early = results = 0
+        for version in versions:
+            (split,) = batch = batch_of(flow, version, scale, dice)
+            recent.append(split)
+            (delivery,) = query.driver.batch(version, batch)
+            assert delivery.progress is not None
+            (join,) = delivery.progress["icestream"]["joins"]
+            early, results = early + join["earlyRows"], results + pairs_of(recent)
+            spilled += join["bytesSpilled"]
+        query.close()
+    return {"early_share": early / results, "bytes_spilled": spilled}
+
+
 def pairs_of(recent: Sequence[Sequence[pa.RecordBatch]]) -> int:
     """Return the number of pairs with a row of the last version; older rows have other keys."""
     columns = [[split[number].column(2 + 2 * number) for split in recent] for number in range(2)]
@@ -196,13 +227,15 @@ class Turns:
 def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run both joins."""
     scale, work = SCALES[size], scratch(workspace(), "join_life")
-    progress.plan(3)
+    progress.plan(4)
     figures: dict[str, Any] = {}
     for kind in (WINDOWED, FOREVER):
         progress.step(kind)
         figures[kind] = run(kind, scale, work / kind)
     progress.step("processor times")
     figures["seconds"] = processor_times(scale, work / "seconds")
+    progress.step("after a spill")
+    figures["recovered"] = recovered(work / "recovered")
     return Measurement(figures, judge(figures))
 
 
@@ -212,9 +245,11 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
     for name, seconds in figures.get("seconds", {}).items():
         best = min(seconds["fetch"], seconds["defer"])
         bars.append(Bar.at_most(f"{name}: auto to the best", MOST_TIME, seconds["auto"] / best))
-    for kind, each in figures.items():
-        if kind == "seconds":
-            continue
+    if "recovered" in figures:
+        share = figures["recovered"]["early_share"]
+        bars.append(Bar.at_least("early share after a spill", LEAST_RECOVERED, share))
+    for kind in (each for each in (WINDOWED, FOREVER) if each in figures):
+        each = figures[kind]
         second, last = each["early_share"][1], each["early_share"][4]
         log, index = each["log_bytes"][4], each["index_bytes"][4]
         bars += [

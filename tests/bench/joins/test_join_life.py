@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.joins.join_life import FOREVER, WINDOWED, Scale, Turns, judge, run
+from bench.joins.join_life import (
+    FOREVER,
+    LEAST_BUDGET,
+    WINDOWED,
+    Scale,
+    Turns,
+    judge,
+    recovered,
+    run,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -28,3 +37,10 @@ def test_a_round_ends_where_turns_begin_again() -> None:
     for ended in ([-1, -1], [0, 31], [0, 31], [0, 200], [0, 10]):
         turns.note(ended)
     assert turns.longest == 4
+
+
+def test_what_was_spilled_comes_back(tmp_path: Path) -> None:
+    found = recovered(tmp_path)
+    assert found["bytes_spilled"] > 5 * LEAST_BUDGET
+    (bar,) = judge({"recovered": found})
+    assert bar.holds
