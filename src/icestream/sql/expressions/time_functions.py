@@ -99,13 +99,12 @@ _PATTERNS = {
     "yyyy": ("%Y", "year"), "MM": ("%m", "month"), "dd": ("%d", "day"), "HH": ("%H", "hour"),
     "mm": ("%M", "minute"), "ss": ("%S", "second"),
 }  # fmt: skip
-_PATTERN = re.compile(rf"(?:{'|'.join(_PATTERNS)}|[-/:., _])+")
 
 
 def is_pattern(text: str) -> bool:
     """Return whether date_format knows a pattern; letters that touch are one part of it."""
-    words = re.findall("[A-Za-z]+", text)
-    return _PATTERN.fullmatch(text) is not None and words != [] and set(words) <= set(_PATTERNS)
+    words = re.findall("[A-Za-z]+|[^-/:., _A-Za-z]", text)
+    return words != [] and set(words) <= set(_PATTERNS)
 
 
 def _format(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
