@@ -101,6 +101,8 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
         "one_window_eps": one["eps"],
         "eight_windows_eps": eight["eps"],
         "rate of eight / one": eight["eps"] / one["eps"],
+        "one_window_tuple_bytes": one["tuple_bytes"],
+        "eight_windows_tuple_bytes": eight["tuple_bytes"],
         "log of eight / one": eight["tuple_bytes"] / one["tuple_bytes"],
     }
     bars = (

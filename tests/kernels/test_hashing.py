@@ -110,6 +110,7 @@ def test_the_high_word_of_one_word_is_a_bijection(word: int) -> None:
     id_high, id_low = start(1)
     h.absorb_words(np.array([word], np.uint64), NO_MASK, id_high, id_low)
     assert unmix_high(int(id_high[0])) ^ int(h.START_HIGH) == word
+    assert int(h.unmix_high(id_high[0])) ^ int(h.START_HIGH) == word
 
 
 def test_no_word_has_the_identity_of_null() -> None:

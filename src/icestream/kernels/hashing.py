@@ -47,6 +47,9 @@ _STRUCT_LOW = np.uint64(0xBE5466CF34E90C6C)
 
 _HIGH_1 = np.uint64(0xBF58476D1CE4E5B9)
 _HIGH_2 = np.uint64(0x94D049BB133111EB)
+#: inverses of these two modulo 2**64
+_UNDO_HIGH_1 = np.uint64(0x96DE1B173F119089)
+_UNDO_HIGH_2 = np.uint64(0x319642B2D24D8EC3)
 _LOW_1 = np.uint64(0xFF51AFD7ED558CCD)
 _LOW_2 = np.uint64(0xC4CEB9FE1A85EC53)
 
@@ -56,6 +59,9 @@ _S27 = np.uint64(27)
 _S30 = np.uint64(30)
 _S31 = np.uint64(31)
 _S33 = np.uint64(33)
+_S54 = np.uint64(54)
+_S60 = np.uint64(60)
+_S62 = np.uint64(62)
 _EIGHT = np.uint64(8)
 _ZERO = np.uint64(0)
 _SIGN_OFF = np.uint64(0x7FFFFFFFFFFFFFFF)
@@ -77,6 +83,14 @@ def mix_low(x: np.uint64) -> np.uint64:
     x = (x ^ (x >> _S33)) * _LOW_1
     x = (x ^ (x >> _S33)) * _LOW_2
     return x ^ (x >> _S33)
+
+
+@kernel
+def unmix_high(x: np.uint64) -> np.uint64:
+    """Return the 64 bits that `mix_high` hashes to these."""
+    x = (x ^ (x >> _S31) ^ (x >> _S62)) * _UNDO_HIGH_2
+    x = (x ^ (x >> _S27) ^ (x >> _S54)) * _UNDO_HIGH_1
+    return x ^ (x >> _S30) ^ (x >> _S60)
 
 
 @kernel
