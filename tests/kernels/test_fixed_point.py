@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels import fixed_point as fixed
+from icestream.kernels import fixed_point_bytes
+from icestream.kernels import fixed_point_results as results
 from icestream.kernels.fold import ALL_VALID
 from tests.oracles.kernels.fixed_point import (
     digits_reference,
@@ -95,12 +97,12 @@ def test_oracle_results_are_the_nearest_doubles(columns: list[list[float]], coun
     table = sums_of(columns)
     numbers = [number_reference(row) for row in table]
     out = np.empty(len(columns))
-    fixed.nearest_sums(table, WIDE, out)
+    results.nearest_sums(table, WIDE, out)
     assert out.tolist() == [nearest_reference(each) for each in numbers]
-    fixed.nearest_means(table, WIDE, np.full(len(columns), count), out)
+    results.nearest_means(table, WIDE, np.full(len(columns), count), out)
     assert out.tolist() == [nearest_reference(each / count) for each in numbers]
     pairs = np.concatenate([table, np.roll(table, 1, axis=0)], axis=1)
-    fixed.nearest_ratios(pairs, WIDE, beside(1), out)
+    results.nearest_ratios(pairs, WIDE, beside(1), out)
     expected = [
         nearest_reference(a / b) if b else math.nan
         for a, b in zip(numbers, [numbers[-1], *numbers[:-1]], strict=True)
@@ -125,7 +127,7 @@ def test_oracle_spreads_are_rounded_once(pairs: list[tuple[float, float]]) -> No
     exact = Fraction(sum(u * v for u, v in zip(a, b, strict=True)) - sum(a) * sum(b) / n)
     for divisor in (n, max(1, n - 1)):
         counts, divisors = np.array([n]), np.array([divisor])
-        fixed.nearest_spreads(table, places[2], places[0], places[1], counts, divisors, out)
+        results.nearest_spreads(table, places[2], places[0], places[1], counts, divisors, out)
         assert out[0] == nearest_reference(exact / divisor)
 
 
@@ -136,19 +138,19 @@ def test_oracle_numbers_survive_their_bytes(columns: list[list[float]], nans: in
     sums = WIDE[None, :]
     sizes = np.empty(len(columns), dtype=np.int64)
     bounds = np.empty((len(columns), 2), dtype=np.int64)
-    fixed.measure_sums(table, sums, bounds, sizes)
+    fixed_point_bytes.measure_sums(table, sums, bounds, sizes)
     begins = np.cumsum(sizes) - sizes
     raw = np.zeros(int(sizes.sum()), dtype=np.uint8)
-    fixed.encode_sums(table, sums, bounds, begins, raw)
+    fixed_point_bytes.encode_sums(table, sums, bounds, begins, raw)
     extents = np.empty((1, 3), dtype=np.int64)
-    assert fixed.encoded_extents(raw, begins, begins + sizes, extents)
+    assert fixed_point_bytes.encoded_extents(raw, begins, begins + sizes, extents)
     low, high, specials = extents[0].tolist()
     assert specials == (nans > 0)
     first = min(low, high) // 64
     count = (high + 1) // 64 + 1 - first
     narrow = np.array([[0, first, count, count]])
     found = np.zeros((len(columns), count + fixed.SPECIALS), dtype=np.int64)
-    fixed.decode_sums(raw, begins, narrow, found)
+    fixed_point_bytes.decode_sums(raw, begins, narrow, found)
     expected = np.zeros_like(table)
     expected[:, first : first + count] = found[:, :count]
     expected[:, fixed.DIGITS :] = found[:, count:]
@@ -159,14 +161,14 @@ def test_oracle_numbers_survive_their_bytes(columns: list[list[float]], nans: in
 def test_bytes_that_are_no_sums_are_refused(damage: str) -> None:
     raw = np.frombuffer(bytes.fromhex(damage), dtype=np.uint8)
     extents = np.empty((1, 3), dtype=np.int64)
-    assert not fixed.encoded_extents(raw, np.array([0]), np.array([len(raw)]), extents)
+    assert not fixed_point_bytes.encoded_extents(raw, np.array([0]), np.array([len(raw)]), extents)
 
 
 def test_the_worked_example_of_the_format() -> None:
     table, raw = sums_of([[-12.5]]), np.zeros(5, dtype=np.uint8)
     bounds, sizes = np.empty((1, 2), dtype=np.int64), np.empty(1, dtype=np.int64)
-    fixed.measure_sums(table, WIDE[None, :], bounds, sizes)
-    fixed.encode_sums(table, WIDE[None, :], bounds, np.array([0]), raw)
+    fixed_point_bytes.measure_sums(table, WIDE[None, :], bounds, sizes)
+    fixed_point_bytes.encode_sums(table, WIDE[None, :], bounds, np.array([0]), raw)
     assert bytes(raw).hex() == "0f110080f3"
 
 
@@ -174,8 +176,8 @@ def test_numbers_of_few_bits_take_few_bytes() -> None:
     table = sums_of([[0.0], [1.0], [-1.0], [12.5], [1e300], [0.1], [1.0, 2.0**200]])
     sizes = np.empty(len(table), dtype=np.int64)
     bounds = np.empty((len(table), 2), dtype=np.int64)
-    fixed.measure_sums(table, WIDE[None, :], bounds, sizes)
-    assert (sizes - fixed.HEAD_BYTES).tolist() == [0, 1, 1, 2, 7, 7, 26]
+    fixed_point_bytes.measure_sums(table, WIDE[None, :], bounds, sizes)
+    assert (sizes - fixed_point_bytes.HEAD_BYTES).tolist() == [0, 1, 1, 2, 7, 7, 26]
 
 
 def test_oracle_quotients_next_to_a_tie_are_rounded_right() -> None:
@@ -185,7 +187,7 @@ def test_oracle_quotients_next_to_a_tie_are_rounded_right() -> None:
     table = sums_of([[value, 1.0, low] for value in odd for low in tiny])
     out = np.empty(len(table))
     for count in (1, 2, 3, 2**40, 2**52 + 1, 2**60):
-        fixed.nearest_means(table, WIDE, np.full(len(table), count), out)
+        results.nearest_means(table, WIDE, np.full(len(table), count), out)
         assert out.tolist() == [nearest_reference(number_reference(row) / count) for row in table]
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
 #: truth values, one for each row
 Mask = npt.NDArray[np.bool_]
 #: one half of the 128-bit ids of groups

@@ -25,6 +25,7 @@ import pyarrow as pa
 from icestream.core.arrays import Floats, Ints, Mask, Table
 from icestream.core.errors import DefinitionError
 from icestream.kernels import fixed_point as fixed
+from icestream.kernels import fixed_point_results
 from icestream.kernels.field_words import WORDS
 from icestream.operators.folding.fields import Field, Layout
 
@@ -67,7 +68,7 @@ class MergedFields:
 
     def sums(self, field: Field) -> Floats:
         out = np.empty(len(self.table))
-        fixed.nearest_sums(self.table, self._of(field), out)
+        fixed_point_results.nearest_sums(self.table, self._of(field), out)
         return self._with_specials(out, field)
 
     def zeros(self, field: Field) -> Mask:
@@ -78,13 +79,13 @@ class MergedFields:
     def means(self, field: Field, counts: Ints) -> Floats:
         """Return the doubles nearest to sums divided by counts, which are positive."""
         out = np.empty(len(self.table))
-        fixed.nearest_means(self.table, self._of(field), counts, out)
+        fixed_point_results.nearest_means(self.table, self._of(field), counts, out)
         return self._with_specials(out, field)
 
     def ratios(self, field: Field, by: Field) -> Floats:
         """Return the doubles nearest to the quotients of sums; NaN where the divisor is zero."""
         out = np.empty(len(self.table))
-        fixed.nearest_ratios(self.table, self._of(field), self._of(by), out)
+        fixed_point_results.nearest_ratios(self.table, self._of(field), self._of(by), out)
         special = self._special(field) | self._special(by)
         if special.any():
             out = np.where(special, self.sums(field) / self.sums(by), out)
@@ -94,7 +95,7 @@ class MergedFields:
         """Return the doubles nearest to (sum of products - product of sums / count) / divisor."""
         out = np.empty(len(self.table))
         of, x_at, y_at = (self._of(each) for each in (products, x, y))
-        fixed.nearest_spreads(self.table, of, x_at, y_at, counts, divisors, out)
+        fixed_point_results.nearest_spreads(self.table, of, x_at, y_at, counts, divisors, out)
         out[self._special(products) | self._special(x) | self._special(y)] = np.nan
         return out
 

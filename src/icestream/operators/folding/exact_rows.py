@@ -33,6 +33,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import CheckpointError
 from icestream.kernels import fixed_point as fixed
+from icestream.kernels import fixed_point_bytes
 from icestream.operators.folding.fields import Layout, Span, SumExtent, moved_sums
 
 Rows = Ints | Mask | slice
@@ -281,11 +282,11 @@ def sums_column(rows: ExactRows) -> pa.Array:
     described = moved_sums(rows.layout.at.sums_at, rows.fields_at)
     sizes = np.empty(count, dtype=np.int64)
     bounds = np.empty((count, 2 * len(rows.layout.sums)), dtype=np.int64)
-    fixed.measure_sums(rows.table, described, bounds, sizes)
+    fixed_point_bytes.measure_sums(rows.table, described, bounds, sizes)
     offsets = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     raw = np.empty(int(offsets[-1]), dtype=np.uint8)
-    fixed.encode_sums(rows.table, described, bounds, offsets[:-1], raw)
+    fixed_point_bytes.encode_sums(rows.table, described, bounds, offsets[:-1], raw)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(raw)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
@@ -298,7 +299,7 @@ def rows_with_sums(words: Table, column: pa.Array, layout: Layout, copies: int =
     none = replace_extents(layout)
     extents = np.tile(np.array(SumExtent(), dtype=np.int64), (len(none.sums), 1))
     raw, bounds = _raw_bytes(column)
-    if not fixed.encoded_extents(raw, bounds[:-1], bounds[1:], extents):
+    if not fixed_point_bytes.encoded_extents(raw, bounds[:-1], bounds[1:], extents):
         raise CheckpointError(_DAMAGED)
     found = [
         SumExtent(low, high, bool(specials)).with_room(copies)
@@ -308,7 +309,7 @@ def rows_with_sums(words: Table, column: pa.Array, layout: Layout, copies: int =
     fields_at = words.shape[1] - none.field_words
     table = np.zeros((len(words), fields_at + wide.field_words), dtype=np.int64)
     table[:, : words.shape[1]] = words
-    fixed.decode_sums(raw, bounds[:-1], moved_sums(wide.at.sums_at, fields_at), table)
+    fixed_point_bytes.decode_sums(raw, bounds[:-1], moved_sums(wide.at.sums_at, fields_at), table)
     return ExactRows(wide, table)
 
 
