@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
-from icestream.api import writer
+from icestream.api import query_settings
 from tests.fixtures.parquet_feed import Feed
 
 ROOT = Path(__file__).parents[1]
@@ -129,5 +129,5 @@ def anchors(document: Path) -> set[str]:
 
 def test_every_option_of_a_query_is_on_the_reference_page() -> None:
     page = (ROOT / "docs" / "reference" / "running.md").read_text()
-    missing = [each for each in writer._OWN_OPTIONS if f"| `{each}` |" not in page]
+    missing = [each for each in query_settings.OWN_OPTIONS if f"| `{each}` |" not in page]
     assert missing == []

@@ -59,10 +59,10 @@ statement takes longer than it has, the field is empty.
 REASONS = """
 What profiles show where bars are missed: reading text and moving columns of text take most of the
 processor time of most statements. Icestream writes what it exchanges and logs to files in every
-batch; Flink's state on the heap is written every ten seconds. q12 goes by processing time, so Spark
-reads its text; q16 keeps an entry for every channel and bidder and for every channel and auction;
-q18 and q19 exchange and log whole rows. Spark can express three of the statements with state, of
-which q17 is an aggregate that it computes well. Statements without state are handed to Spark.
+batch; Flink's state on the heap is written every ten seconds. q16 keeps an entry for every channel
+and bidder and for every channel and auction; q18 and q19 exchange and log whole rows. Spark can
+express three of the statements with state, of which q17 is an aggregate that it computes well.
+Statements without state are handed to Spark.
 """
 
 

@@ -70,7 +70,7 @@ class Scale:
 
 SCALES = {
     Size.SMALL: Scale(400, 0.01, 15, 12, (5,)),
-    Size.FULL: Scale(400, 0.01, 120, 20, LOADS),
+    Size.FULL: Scale(400, 0.01, 70, 20, LOADS),
 }
 
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from icestream.api.launch import TABLES, launch
-from icestream.api.writer import DEFAULT_MEMORY, StreamWriter, is_own
+from icestream.api.query_settings import DEFAULT_MEMORY, is_own
+from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,47 @@ def test_renamed_columns_are_followed_to_the_file(
     source = source_of(frame.select(sf.col("a").alias("b"), sf.col("ts").alias("time")))
     assert source is not None
     assert source.columns == {"b": "key", "time": "ts"}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_oracle_processing_times_of_files_that_tasks_read_are_sparks(
+    kind: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "in", kind, 5, rows=20)
+    frame = stream_of(spark, tmp_path / "in", kind).withColumn("now", sf.current_timestamp())
+    monkeypatch.setattr(executors.FileExchangeExecutor, "_from_rows", None)
+    query = (
+        ice.stream(frame.select("key", sf.col("now").alias("at")), time="at")
+        .window("1 millisecond")
+        .groupBy("key")
+        .count()
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("flush", True)
+        .memory("8 MB")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    logged = (tmp_path / "checkpoint").rglob("offsets/[0-9]*")
+    wanted = {json.loads(each.read_text().splitlines()[1])["batchTimestampMs"] for each in logged}
+    out = spark.read.parquet(str(tmp_path / "out"))
+    found = out.select(sf.unix_millis("window.start").alias("at"), "count").collect()
+    assert {row["at"] for row in found} == wanted
+    assert sum(row["count"] for row in found) == 100
+
+
+def test_processing_times_of_several_streams_are_left_to_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frames = [
+        stream_of(spark, tmp_path / str(number)).select(
+            sf.current_timestamp().alias("ts"), "key", sf.lit(number).alias("source")
+        )
+        for number in range(2)
+    ]
+    assert sources_of(frames[0].unionAll(frames[1])) is None
 
 
 def pairs(frames: tuple[DataFrame, DataFrame], work: Path, mode: str) -> Any:

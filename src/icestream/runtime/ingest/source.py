@@ -1,7 +1,14 @@
 """Which streams of files the tasks can read themselves.
 
 Idea: the analysed plan of a stream is a scan of files with projections above it. If every
-projection only selects and renames columns, each column of the stream is a column of the files.
+projection only selects and renames columns, each column of the stream is a column of the files. The
+current time is a column too: Spark's is one instant for a batch, which its log of offsets has, so
+that a batch that runs again gets the same.
+
+Invariant: rows of files that tasks read have the instants that Spark would give them
+(`test_oracle_processing_times_of_files_that_tasks_read_are_sparks`).
+
+Limits: of several streams, none may have a column of the current time.
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from icestream.runtime.ingest.arrow import ARROW_ROWS, ArrowReader
 from icestream.runtime.ingest.csv import CsvReader
 from icestream.runtime.ingest.file_splits import local_path
 from icestream.runtime.ingest.parquet import ParquetReader
-from icestream.runtime.ingest.reader import FileSource, FormatReader
+from icestream.runtime.ingest.reader import BATCH_TIME, FileSource, FormatReader
 from icestream.runtime.ingest.scans import items
 
 _SETTINGS = (
@@ -26,6 +33,8 @@ _SETTINGS = (
     "spark.sql.legacy.timeParserPolicy",
     "spark.sql.session.timeZone",
 )
+#: expressions that are one instant in all rows of a batch
+_INSTANTS = ("CurrentTimestamp", "Now")
 
 
 def sources_of(events: DataFrame) -> tuple[FileSource, ...] | None:
@@ -67,6 +76,8 @@ def _source(plan: Any, spark: SparkSession, *, alone: bool) -> FileSource | None
     columns: dict[str, str] = {}
     for attribute in items(plan.output()):
         name = names.get(attribute.exprId().id())
+        if name == BATCH_TIME and not alone:
+            return None
         if name is not None:
             columns[attribute.name()] = name
         elif attribute.name() != SOURCE and (
@@ -108,7 +119,10 @@ def _folder(plan: Any) -> str | None:
 
 
 def _resolve(plan: Any, spark: SparkSession) -> tuple[FormatReader, dict[int, str]] | None:
-    """Return the reader, and the file column of each expression id, below plain projections."""
+    """Return the reader, and the file column of each expression id, below plain projections.
+
+    A column of the current time is one, `BATCH_TIME`.
+    """
     kind = plan.getClass().getSimpleName()
     if kind in ("StreamingRelation", "MapInArrow"):
         reader = _reader_of(plan, spark) if kind == "StreamingRelation" else _arrow_reader(plan)
@@ -124,6 +138,8 @@ def _resolve(plan: Any, spark: SparkSession) -> tuple[FormatReader, dict[int, st
         inner = expression.child() if _is(expression, "Alias") else expression
         if _is(inner, "AttributeReference") and inner.exprId().id() in names:
             above[expression.exprId().id()] = names[inner.exprId().id()]
+        elif inner.getClass().getSimpleName() in _INSTANTS:
+            above[expression.exprId().id()] = BATCH_TIME
     return reader, above
 
 

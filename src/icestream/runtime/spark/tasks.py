@@ -35,8 +35,10 @@ import pyarrow as pa
 import xxhash
 from pyspark import RDD, SparkConf, StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from icestream.core.errors import DefinitionError, IcestreamError
+from icestream.core.times import Micros
 from icestream.operators.folding.columns import PLACE_BITS
 from icestream.operators.latest.serving_ahead import SPARE_TIME
 from icestream.runtime.ingest.file_order import FilePlaces, listed_files
@@ -144,9 +146,10 @@ class FileExchangeExecutor(_SparkExecutor):
             return None
         context = self._spark.sparkContext
         shares = shared_out(pieces, context.defaultParallelism)
+        now = _time_of(batch, sources)
 
         def fold(split: int) -> tuple[int, Parcel]:
-            return parcels.fold(split, read(shares[split], sources, schema), ingest)
+            return parcels.fold(split, read(shares[split], sources, schema, now), ingest)
 
         def one(split: int, numbers: Iterable[int]) -> Iterator[bytes]:
             _exhaust(numbers)
@@ -365,6 +368,13 @@ def _in_task(run: Callable[[], Any]) -> _Outcome:
 def _exhaust(values: Iterable[Any]) -> None:
     """Read all input: Spark kills a Python worker that leaves some unread."""
     deque(values, maxlen=0)
+
+
+def _time_of(batch: DataFrame, sources: Sequence[FileSource]) -> Micros | None:
+    """Return the processing time of a batch, as Spark gives it to rows; None if none has it."""
+    timed = next(filter(None, (each.timed for each in sources)), None)
+    first = [] if timed is None else batch.select(sf.unix_micros(timed)).head(1)
+    return first[0][0] if first else None
 
 
 def _placed_rows(
