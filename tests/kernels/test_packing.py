@@ -97,7 +97,8 @@ def identities_of(keys: pa.Array) -> Table:
 @pytest.mark.parametrize("seed", range(40))
 def test_oracle_tables_of_keys_come_back(seed: int) -> None:
     """Words from a few to all of 64 bits, nulls, texts, times in and out of order."""
-    dice, rows = np.random.default_rng(seed), int(np.random.default_rng(seed).choice([1, 50, 3_000]))
+    dice = np.random.default_rng(seed)
+    rows = int(dice.choice([1, 50, 3_000]))
     bits = int(dice.choice([1, 7, 20, 40, 62, 63]))
     words = dice.integers(-(2**bits), 2**bits - 1, rows)
     nulls = dice.random(rows) < dice.choice([0, 0.01, 0.5, 1])

@@ -89,7 +89,7 @@ def _numbered(table: Table, head: Ints) -> tuple[Ints, Ints]:
     words, numbers = np.empty((2, rows), dtype=np.int64)
     others = np.empty(1 + rows // _ROWS_LISTED, dtype=np.int64)
     listed, least, spread = _words_of(table, _places(len(others)), words, numbers, others)
-    size = _bytes_of(spread + listed) if listed >= 0 else 0
+    size = _bytes_of(int(spread) + listed) if listed >= 0 else 0
     cost = 16 * listed + rows * size if listed >= 0 else 16 * rows
     # a number takes a byte at least
     few = min(rows // 2, max(0, cost - rows) // 16)
@@ -109,7 +109,7 @@ def _places(identities: int) -> npt.NDArray[np.int32]:
 
 
 def _bytes_of(largest: int) -> int:
-    return (int(largest).bit_length() + 7) // 8
+    return (largest.bit_length() + 7) // 8
 
 
 def unpacked(payload: bytes | memoryview, rows: int, width: int) -> Table:
@@ -157,7 +157,7 @@ def unpack(payload: bytes | memoryview, table: Table) -> None:
 @kernel
 def _words_of(
     table: Table, places: npt.NDArray[np.int32], words: Ints, numbers: Ints, firsts: Ints
-) -> tuple[int, int, np.uint64]:
+) -> tuple[int, np.int64, np.uint64]:
     """Find the words behind identities, and number the others.
 
     Returns how many others there are, the least word and the distance of the largest from it; -1
@@ -253,7 +253,7 @@ def _measure(table: Table, head: Ints) -> int:
             unit, longest = _steps_in(table)
             if unit > 0 and _size_of(longest) < size:
                 head[0] |= _STEPS
-                zeros, size = unit, _size_of(longest)
+                zeros, size = int(unit), _size_of(longest)
         head[at + _LEAST], head[at + _ZEROS], head[at + _BYTES] = least, zeros, size
         planes += size
     return planes
@@ -268,13 +268,13 @@ def _size_of(bits: np.uint64) -> int:
 
 
 @kernel
-def _steps_in(table: Table) -> tuple[int, np.uint64]:
+def _steps_in(table: Table) -> tuple[np.int64, np.uint64]:
     """Return the unit of the steps between times, and the longest in units; 0 if some go back."""
     last = table.shape[1] - 1
     unit, longest = np.uint64(0), np.uint64(0)
     for i in range(1, table.shape[0]):
         if table[i, last] < table[i - 1, last]:
-            return 0, longest
+            return np.int64(0), longest
         step = np.uint64(table[i, last]) - np.uint64(table[i - 1, last])
         longest = max(longest, step)
         if unit != np.uint64(1) and step != np.uint64(0):
@@ -282,7 +282,7 @@ def _steps_in(table: Table) -> tuple[int, np.uint64]:
             while other != np.uint64(0):
                 unit, other = other, unit % other
     if unit == np.uint64(0) or unit >= _MOST_SPREAD:
-        return 0, longest
+        return np.int64(0), longest
     return np.int64(unit), longest // unit
 
 
