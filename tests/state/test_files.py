@@ -290,3 +290,9 @@ def test_crash_files_that_are_synced_together_survive_together(step: int) -> Non
 
 def test_local_files_travel_in_closures() -> None:
     assert isinstance(pickle.loads(pickle.dumps(LocalFiles())), LocalFiles)
+
+
+def test_a_file_in_the_place_of_a_parent_folder_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(StorageError, match="taken takes no folders; choose another location"):
+        LocalFiles().create(f"{tmp_path}/taken/checkpoint/icestream/identity.json")

@@ -275,7 +275,7 @@ class LocalFiles:
         with _refusals_named(path):
             try:
                 return _LocalNewFile(path, os.open(path, flags, self.file_mode))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 self._make_folder(folder_of(path))
                 return _LocalNewFile(path, os.open(path, flags, self.file_mode))
 

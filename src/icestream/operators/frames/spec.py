@@ -9,6 +9,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.kernels.frames.moving import COUNT, DUE, MARK
 from icestream.operators.aggregates.aggregate import AggregateSpec
+from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.plan.windows.frame import GROUPING_ID, Frame, RowsSlide
 
 
@@ -37,7 +38,12 @@ class FrameSpec(AggregateSpec):
                 "each grouping, or let each group count its own rows with partitionBy"
             )
             raise DefinitionError(msg)
-        self.refuse_objects(
-            "windows that move with events: give the window a time slide, as in "
-            "window(range, slide)"
-        )
+        for each in self.aggregates:
+            if needs_objects(each, self.types):
+                of = "" if each.is_object else f" of a {self.types[each.columns[0]]}"
+                msg = (
+                    f"{each.function}{of} (as {each.alias!r}) is not available over "
+                    "windows that move with events: its state has no fixed size. Give the window a "
+                    "time slide, as in window(range, slide), or use session(gap)"
+                )
+                raise DefinitionError(msg)
