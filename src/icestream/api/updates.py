@@ -365,9 +365,11 @@ def _changed(
     for name in (*keys, part.time):
         if before.get(name) != after.get(name):
             what = "key" if name in keys else "time"
+            kept = name in frame.columns
+            remedy = "give the computed column another name" if kept else f"add {name!r} to it"
             msg = (
                 f"{method} may not change the update {what}: {name!r} must stay a column and keep "
-                "its values; give the computed column another name"
+                f"its values; {remedy}"
             )
             raise DefinitionError(msg)
     return replace(part, frame=frame)

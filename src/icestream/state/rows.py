@@ -238,8 +238,9 @@ def _node(name: str, kind: pa.DataType, bits: Iterator[int]) -> _Node:
         node.width = _width(kind)
         if node.width == 0:
             msg = (
-                f"column {name!r} of type {kind} cannot be stored as state by group; cast it to "
-                "numbers, strings, structs of those, or lists of numbers or strings"
+                f"column {name!r} of type {kind} cannot be stored as state by group; leave it "
+                "out with select(...), or cast it to numbers, strings, structs of those, or lists "
+                "of numbers or strings"
             )
             raise DefinitionError(msg)
     return node
