@@ -85,7 +85,7 @@ def test_crash_killed_again_and_again_at_random_moments(
     sink: str, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     kills = pytestconfig.getoption("--kills")
-    found = compare(tmp_path, kills=kills, files=5 * kills, sink=sink)
+    found = compare(tmp_path, kills=kills, files=20 * kills, sink=sink)
     assert found.rows > 20 * kills
     assert (found.kills, found.differences) == (kills, 0)
 
