@@ -18,7 +18,6 @@ import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -41,6 +40,7 @@ from icestream.runtime.driver import Driver
 from icestream.runtime.exchange.refused_rows import refused_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.machine_code import is_local, send_to_executors
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
@@ -450,7 +450,7 @@ class StreamWriter:
         """Return where the rows of keys that changed go."""
         if self._callback is not None:
             return CallbackSink(self._callback)
-        columns, options = to_arrow_schema(self._schema, timezone="UTC"), self._sink_options
+        columns, options = to_arrow_schema(self._schema), self._sink_options
         target = TableTarget(lead._identity(view), view, self._partition_by, options)
         name = options.get("path", "")
         if self._format == "delta":
@@ -674,7 +674,7 @@ class StreamWriter:
         """Return all columns of the sources, if they are read; under the names of ingest."""
         if self._built.kept is None:
             return None
-        columns = to_arrow_schema(self._built.kept, timezone="UTC")
+        columns = to_arrow_schema(self._built.kept)
         named = [each.with_name(f"{KEPT}{place}") for place, each in enumerate(columns)]
         return pa.schema(named) if numbered else columns
 
