@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.api.functions import AggregateExpression
 from icestream.api.words import resolving
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.runtime.spark.arrow_types import from_arrow_schema
 from icestream.runtime.spark.sink import no_rows
 
 

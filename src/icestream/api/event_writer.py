@@ -12,11 +12,11 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from icestream.api.shared_plan import BuiltQuery, StreamInput, WholeRows, read_parts, sources_of
 from icestream.api.words import quoted
 from icestream.plan.events.dataflow import Dataflow, source_column
+from icestream.runtime.spark.arrow_types import from_arrow_schema, from_arrow_type
 
 
 def built(

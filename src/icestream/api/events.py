@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.api.column_text import aggregates_over, sql_text
@@ -65,6 +64,7 @@ from icestream.plan.windows.lifetimes import (
     Shifted,
     WindowLifetime,
 )
+from icestream.runtime.spark.arrow_types import from_arrow_schema
 from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection
 

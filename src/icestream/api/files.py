@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.core.errors import DefinitionError
 from icestream.runtime.ingest.arrow import rows_of_paths
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 
 #: columns of Spark's binary files
 _BINARY = "path string, modificationTime timestamp, length bigint, content binary"
@@ -48,4 +48,4 @@ def files(
     # select only the path before the query starts, so that Spark does not read the content
     binary = spark.readStream.format("binaryFile").schema(_BINARY).options(**options).load(path)
     paths = binary.select("path")
-    return paths.mapInArrow(rows_of_paths(to_arrow_schema(columns, timezone="UTC")), columns)
+    return paths.mapInArrow(rows_of_paths(to_arrow_schema(columns)), columns)

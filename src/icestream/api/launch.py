@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from icestream.api.query_warnings import warn_of_late_events
@@ -27,6 +26,7 @@ from icestream.operators.latest.step import UPDATED
 from icestream.plan.computation import Computation
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.sink import (
     FileSink,
@@ -133,7 +133,7 @@ def _run(
                 writer._table_files,
             )
             if number in current:
-                schema, key = to_arrow_schema(columns, timezone="UTC"), writer._table_key()
+                schema, key = to_arrow_schema(columns), writer._table_key()
                 changed = (table for read in rows.readers() for table in read())
                 updated = UPDATED if built.plan.has_queue else None
                 current[number].apply(delivery.commit.version, changed, schema, key, updated)

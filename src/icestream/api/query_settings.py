@@ -15,7 +15,6 @@ import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -35,6 +34,7 @@ from icestream.runtime.driver import Driver
 from icestream.runtime.exchange.refused_rows import refused_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.machine_code import is_local, send_to_executors
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import Callback
@@ -298,7 +298,7 @@ class QuerySettings:
         """Return all columns of the sources, if they are read; under the names of ingest."""
         if self._built.kept is None:
             return None
-        columns = to_arrow_schema(self._built.kept, timezone="UTC")
+        columns = to_arrow_schema(self._built.kept)
         named = [each.with_name(f"{KEPT}{place}") for place, each in enumerate(columns)]
         return pa.schema(named) if numbered else columns
 

@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from icestream.api.functions import AggregateExpression
@@ -34,6 +33,7 @@ from icestream.plan.windows.frame import GROUPING_ID
 from icestream.plan.windows.session import Session
 from icestream.runtime.ingest.file_order import piece_columns
 from icestream.runtime.ingest.reception import KEPT
+from icestream.runtime.spark.arrow_types import from_arrow_type, to_arrow_type
 from icestream.state.keys import KeyCodec
 
 
@@ -416,7 +416,7 @@ def _arrow_type(kind: DataType, name: str) -> pa.DataType:
         )
         raise DefinitionError(msg)
     try:
-        return to_arrow_type(kind, timezone="UTC")
+        return to_arrow_type(kind)
     except PySparkException as error:
         msg = f"column {name!r} of type {kind.simpleString()} cannot be used here: {error}"
         raise DefinitionError(msg) from None

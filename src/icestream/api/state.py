@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.core.units import parse_bytes
 from icestream.inspect.erase import erase
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.state_rows import Reading
+from icestream.runtime.spark.arrow_types import from_arrow_schema
 
 
 def read_state(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from icestream.api.event_joins import kind_of_join
 from icestream.api.words import quoted
@@ -23,6 +22,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.table_lookup import TableLookup
 from icestream.plan.joins.multi_join import Equal, check_comparable
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 
 if TYPE_CHECKING:
     from icestream.api.events import Events
@@ -70,7 +70,7 @@ def beside_table(
 
 
 def _rows(batch: DataFrame) -> pa.Table:
-    rows = batch.toArrow().cast(to_arrow_schema(batch.schema, timezone="UTC"))
+    rows = batch.toArrow().cast(to_arrow_schema(batch.schema))
     if rows.nbytes > _MOST_BYTES:
         msg = (
             f"a batch of {format_bytes(rows.nbytes)} is more than the {format_bytes(_MOST_BYTES)} "

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import (
@@ -35,6 +34,7 @@ from icestream.operators.latest.pre_queue import columns_of, ranks_of
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_aggregate import END
 from icestream.plan.nodes.updates import Updates, column
+from icestream.runtime.spark.arrow_types import from_arrow_schema, from_arrow_type
 
 if TYPE_CHECKING:
     from icestream.api.updates import LatestBy

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.api.functions import AggregateExpression
 from icestream.api.pre_queue import condition_of
@@ -23,6 +22,7 @@ from icestream.api.update_result import UpdateResult, built
 from icestream.api.words import quoted
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
+from icestream.runtime.spark.arrow_types import from_arrow_schema
 from icestream.runtime.spark.sink import no_rows
 from icestream.state.queue.windows.spec import UpdateWindows
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.api.pre_queue import arriving, by_trust, condition_of, moved, texts_of
@@ -42,6 +41,7 @@ from icestream.operators.latest.pre_queue import (
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.updates import LOAD, Latest
+from icestream.runtime.spark.arrow_types import from_arrow_schema
 from icestream.runtime.spark.sink import no_rows
 from icestream.sql.ddl import schema_of
 from icestream.state.keys import KeyCodec

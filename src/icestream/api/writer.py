@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.api.launch import TABLES, columns_of_refused, launch
@@ -22,6 +21,7 @@ from icestream.core.units import parse_bytes, parse_interval
 from icestream.operators.dataflow.results import CHANGE
 from icestream.plan import lower
 from icestream.plan.nodes.queries import Plan
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.sink import (
     Callback,
@@ -342,7 +342,7 @@ class StreamWriter(QuerySettings):
         """Return where the rows of keys that changed go."""
         if self._callback is not None:
             return CallbackSink(self._callback)
-        columns, options = to_arrow_schema(self._schema, timezone="UTC"), self._sink_options
+        columns, options = to_arrow_schema(self._schema), self._sink_options
         target = TableTarget(lead._identity(view), view, self._partition_by, options)
         name = options.get("path", "")
         if self._format == "delta":

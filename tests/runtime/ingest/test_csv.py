@@ -9,13 +9,13 @@ from typing import cast
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.runtime.ingest import csv
 from icestream.runtime.ingest.csv import CsvReader, blocks
 from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import UnlikeSpark
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 
 CONF = {
     "spark.sql.columnNameOfCorruptRecord": "_corrupt_record",
@@ -94,7 +94,7 @@ def test_oracle_awkward_values_are_read_as_spark_reads_them(
     kind: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     names = columns_of(f"i int, v {kind}, last string")
-    schema = to_arrow_schema(names, timezone="UTC")
+    schema = to_arrow_schema(names)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     values = [*VALUES[kind].split(" "), ""]
     texts = [*values, *(f'"{value}"' for value in values)]
@@ -154,7 +154,7 @@ def test_oracle_awkward_text_is_read_as_spark_reads_it(
     path = tmp_path / "a.csv"
     path.write_bytes(LINES[lines].encode())
     names = columns_of("x bigint, name string, y double")
-    found = directly(path, to_arrow_schema(names, timezone="UTC"), **options)
+    found = directly(path, to_arrow_schema(names), **options)
     expected = spark.read.schema(names).options(**options).csv(str(path)).collect()
     if found is not None:
         assert found == [tuple(row) for row in expected]

@@ -24,7 +24,6 @@ from typing import Any, cast
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -45,6 +44,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.tables.append_table import check_columns, relative
 from icestream.runtime.tables.layout import (
     OpenTableFile,
@@ -115,7 +115,7 @@ class ParquetTable:
         inside = StructType([each for each in rows if each.name not in partition_by])
         kinds = list(_leaves(rows))
         int96 = spark.conf.get(_INSTANTS) == "INT96" and any(_is_instant(kind) for kind in kinds)
-        schema = to_arrow_schema(rows, timezone="UTC")
+        schema = to_arrow_schema(rows)
         plain = (
             not chosen
             and codec in _CODECS

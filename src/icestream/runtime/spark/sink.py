@@ -35,13 +35,13 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.core.clock import SystemClock
 from icestream.core.errors import DefinitionError
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
+from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import CurrentTable
@@ -108,7 +108,7 @@ class ResultRows:
 
     def readers(self, *, but: str | None = None) -> list[Callable[[], Iterator[pa.Table]]]:
         """Return functions that read one file each, except those of one table."""
-        columns = to_arrow_schema(self.schema, timezone="UTC")
+        columns = to_arrow_schema(self.schema)
         others = [each for each in self.tables if each.table != but]
         return [
             *(partial(_rows_in_file, self.files, path, self.view, columns) for path in self.paths),
@@ -500,7 +500,7 @@ def _lake_table(
     options = target.options
     if "path" not in options or (kind == "iceberg" and not uses_catalog(options)):
         return None
-    place, columns = options["path"], to_arrow_schema(schema, timezone="UTC")
+    place, columns = options["path"], to_arrow_schema(schema)
     if kind == "iceberg":
         needed("pyiceberg", "iceberg")
         return IcebergAppendTable(place, columns, target, storage)
