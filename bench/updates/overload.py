@@ -197,6 +197,10 @@ def plot(figures: Figures, target: Path) -> None:
     drawn = axes.barh(list(bars), list(bars.values()))
     axes.bar_label(drawn, [f"{seconds:.2f} s" for seconds in bars.values()], fontsize=8)
     axes.set_xscale("log")
+    axes.set_xlim(0.5, 2 * max(bars.values()))
+    ticks = [seconds for seconds in (0.5, 1, 2, 5, 10, 20, 50, 100) if seconds < axes.get_xlim()[1]]
+    axes.set_xticks(ticks, [f"{seconds:g}" for seconds in ticks])
+    axes.set_xticks([], minor=True)
     axes.invert_yaxis()
     axes.set_xlabel("mean staleness, seconds")
     axes.set_title("Answers under overload, 2 cores")
