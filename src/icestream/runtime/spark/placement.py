@@ -38,6 +38,7 @@ from typing import Any
 from pyspark import RDD, StorageLevel
 from pyspark.sql import SparkSession
 
+from icestream.runtime.spark.machine_code import is_local
 from icestream.runtime.version.run_folders import remove_other_runs
 from icestream.state.arena import discard, is_working
 
@@ -112,7 +113,9 @@ class CachedPartitions:
         return handles, handles.mapPartitions(_linger).collect()
 
     def _processes(self) -> frozenset[str]:
-        """Return host and port of the driver and of every executor."""
+        """Return host and port of the driver and of every executor; of none on one machine."""
+        if is_local(self._context):
+            return frozenset()
         status: Any = self._context._jsc.sc().getExecutorMemoryStatus().keys().iterator()
         found = set()
         while status.hasNext():

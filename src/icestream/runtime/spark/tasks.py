@@ -26,6 +26,7 @@ import pickle
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
@@ -45,6 +46,7 @@ from icestream.runtime.ingest.file_order import FilePlaces, listed_files
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
+from icestream.runtime.spark.machine_code import is_local
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
 from icestream.runtime.version.parcelling import Parcelling, ParcellingExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
@@ -78,16 +80,36 @@ class _SparkExecutor(ParcellingExecutor):
         self._spark = spark
         self._handles = CachedPartitions(spark)
         self._prefold = Prefold()
+        self._thread = ThreadPoolExecutor(1, "icestream-later")
+        self._later: deque[Future[None]] = deque()
         self.cores_to_come = cores_to_come(spark.sparkContext.getConf())
+        context = spark.sparkContext
+        #: the cores, where they stay the same
+        self._cores = context.defaultParallelism if is_local(context) else None
+        self._numbers: dict[int, RDD[int]] = {}
 
     @property
     def parallel(self) -> int:
-        return self._spark.sparkContext.defaultParallelism
+        return self._cores or self._spark.sparkContext.defaultParallelism
+
+    def numbers(self, count: int) -> RDD[int]:
+        """Return the numbers of so many tasks, one in each partition; made once."""
+        if count not in self._numbers:
+            self._numbers[count] = self._spark.sparkContext.parallelize(range(count), count)
+        return self._numbers[count]
 
     def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
         """Do pieces of work, one task each; an error is raised as it was in the task."""
         done = self._spark.sparkContext.parallelize(work, len(work)).map(_tried).collect()
         return [_value(outcome) for outcome in done]
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do something while Spark ends this batch and plans the next."""
+        self._later.append(self._thread.submit(work))
+
+    def await_later(self) -> None:
+        while self._later:
+            self._later.popleft().result()
 
 
 def cores_to_come(settings: SparkConf) -> int:
@@ -144,8 +166,7 @@ class FileExchangeExecutor(_SparkExecutor):
         pieces = pieces_of(batch, owners, listed_files(self._spark))
         if pieces is None:
             return None
-        context = self._spark.sparkContext
-        shares = shared_out(pieces, context.defaultParallelism)
+        shares = shared_out(pieces, self.parallel)
         now = _time_of(batch, sources)
 
         def fold(split: int) -> tuple[int, Parcel]:
@@ -158,8 +179,8 @@ class FileExchangeExecutor(_SparkExecutor):
         try:
             if self._shares_disk and sum(piece.length for piece in pieces) <= LITTLE:
                 return [fold(split) for split in range(len(shares))]
-            splits = context.parallelize(range(len(shares)), len(shares))
-            return [_unpacked(data) for data in splits.mapPartitionsWithIndex(one).collect()]
+            splits = self.numbers(len(shares)).mapPartitionsWithIndex(one)
+            return [_unpacked(data) for data in splits.collect()]
         except UnlikeSpark:
             self._sources = None
             return None
@@ -185,14 +206,13 @@ class FileExchangeExecutor(_SparkExecutor):
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
         """Read the log; each task reads a part of its segments."""
         parcels = self.parcelling(task.version, folder)
-        context = self._spark.sparkContext
-        parts = min(context.defaultParallelism, len(task.segments))
+        parts = min(self.parallel, len(task.segments))
 
         def one(part: int, numbers: Iterable[int]) -> Iterator[bytes]:
             _exhaust(numbers)
             yield pickle.dumps(_tried(lambda: parcels.reread(part, parts, task)))
 
-        done = context.parallelize(range(parts), parts).mapPartitionsWithIndex(one).collect()
+        done = self.numbers(parts).mapPartitionsWithIndex(one).collect()
         return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
@@ -240,7 +260,7 @@ class ShuffleExchangeExecutor(_SparkExecutor):
 
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
         """Read the log into one blob per part and shard."""
-        parts = min(self._spark.sparkContext.defaultParallelism, len(task.segments))
+        parts = min(self.parallel, len(task.segments))
 
         def fold(
             parcels: Parcelling, part: int, numbers: Iterator[pa.RecordBatch]
