@@ -9,6 +9,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
@@ -74,8 +75,9 @@ def test_a_start_that_fails_lets_the_next_one_start(spark: SparkSession, tmp_pat
 
 def test_a_query_that_is_refused_leaves_no_identity(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, f"{tmp_path}/in", events(0, 1, 2, 3))
+    write_deltalake(f"{tmp_path}/lake", pa.table({"other": [1]}))
     for refused in (
-        writer(feed, tmp_path).format("delta").partitionBy("nowhere"),
+        writer(feed, tmp_path).format("delta").option("path", f"{tmp_path}/lake"),
         writer(feed, tmp_path).option("stateLocation", f"{tmp_path}/chk/state").memory("1 KB"),
         writer(feed, tmp_path).shards(1 << 30),
     ):

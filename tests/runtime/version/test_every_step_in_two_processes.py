@@ -212,6 +212,5 @@ def test_crash_a_second_process_at_every_step_of_a_version(
 
 if __name__ == "__main__":
     # every version cleans up, in a store too
-    often = {"SWEEP_EVERY": 1, "STORE_CLEANED_EVERY": 1}
-    with staged(), mock.patch.multiple(retention, **often):
+    with staged(), mock.patch.multiple(retention, SWEEP_EVERY=1, STORE_CLEANED_EVERY=1):
         _drive()

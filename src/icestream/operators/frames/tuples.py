@@ -60,6 +60,8 @@ Blocks = npt.NDArray[np.void]
 #: bytes of tuples in one record: the least, and the most where chunks are large
 BLOCK_BYTES = 65536
 MOST_BLOCK_BYTES = 1 << 20
+#: chunks of tuples that stay in memory from when they settle until they have entered windows
+HELD_CHUNKS = 2
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class TupleLog:
         #: the first tuples that settled in the current version, and their place in the sequence
         self._held: list[Table] = []
         self._held_at = 0
+        #: how many more tuples can be held; below 0 once there were too many
+        self._room = 0
         #: blocks of the version that is being replayed
         self._new = {name: np.empty(0, dtype=BLOCK) for name in (ARRIVALS, SETTLED)}
         #: number of blocks read, their bytes, and the sum of frames they were read for
@@ -159,7 +163,7 @@ class TupleLog:
         `arriving` are the tuples of a batch in the order of arrival, each table with a time that
         none of the tuples in later tables is before.
         """
-        self._held, self._held_at = [], self.size
+        self._held, self._held_at, self._room = [], self.size, HELD_CHUNKS * self.chunk_rows
         settling = _Settling(self, before, watermark, lifetime)
         for table, bound in arriving:
             settling.take(table, bound)
@@ -235,8 +239,13 @@ class TupleLog:
         """Write sorted tuples; yield the directory entries of their blocks."""
         if lifetime != ARRIVALS and self._settled_form is not None:
             table = self._settled_form(table)
-        if lifetime == SETTLED and sum(map(len, self._held)) + len(table) <= self.sorted_rows:
-            self._held.append(table)
+        if lifetime == SETTLED:
+            self._room -= len(table)
+            if self._room >= 0:
+                self._held.append(table)
+            else:
+                # those that follow must not take its place
+                self._room = -1
         for first in range(0, len(table), self._block_rows):
             part = table[first : first + self._block_rows]
             low, high = part[[0, -1], -1].tolist()
