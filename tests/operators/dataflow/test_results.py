@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.operators.dataflow.results import ROWS_AT_ONCE, LifetimeRows, ResultBuffer
+from icestream.operators.dataflow.results import ROWS_AT_ONCE, KeyRows, LifetimeRows, ResultBuffer
 from icestream.operators.lifetimes.changes import changes_of
 from tests.oracles.lifetimes import heads
 
@@ -99,3 +99,27 @@ def test_bounded_changes_are_held_back_while_there_is_room() -> None:
         assert emitted in (0, held + 20)
         held = 0 if emitted else held + 20
         assert held * (batch.nbytes // 20) <= room
+
+
+def of_groups(*rows: tuple[int, str]) -> pa.RecordBatch:
+    made = changes(*((0, INFINITY, 1, name) for _, name in rows))
+    groups = pa.array([group for group, _ in rows], pa.uint64())
+    return made.set_column(3, made.schema.field(3), groups)
+
+
+def test_rows_by_key_are_the_last_ones() -> None:
+    buffer = KeyRows()
+
+    def taken(*rows: tuple[int, str]) -> list[list[tuple[int, str]]]:
+        made = buffer.take(of_groups(*rows)) if rows else buffer.rest()
+        return [[(row["__hi"], row["name"]) for row in each.to_pylist()] for each in made]
+
+    assert taken((1, "a"), (2, "b")) == [[(1, "a"), (2, "b")]]
+    # group 3 is torn: its rows come again
+    assert taken((3, "c"), (3, "d")) == []
+    assert taken((3, "e")) == []
+    assert taken((4, "f")) == [[(3, "e")]]
+    assert taken((5, "g"), (6, "h")) == [[(4, "f")], [(5, "g"), (6, "h")]]
+    assert taken((7, "i")) == []
+    assert taken() == [[(7, "i")]]
+    assert taken() == []
