@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.api import query_settings
+from icestream.runtime.spark import tasks
 from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
@@ -87,6 +88,8 @@ class Scene:
         def struck(kind: Any) -> Callable[..., FaultyExecutor]:
             return lambda *given, **named: FaultyExecutor(kind(*given, **named), **mishaps)
 
+        # faults are those of tasks: the driver reads nothing itself
+        self.patch.setattr(tasks, "LITTLE", -1)
         with self.patch.context() as patch:
             patch.setattr(query_settings, "SparkExecutor", struck(SparkExecutor))
             query = self._result(spark).writeStream.foreachBatch(collect)
