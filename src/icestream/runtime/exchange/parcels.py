@@ -81,6 +81,8 @@ class SplitReport:
     groups: int = 0
     #: latest event time by source number
     seen: dict[int, Micros] = field(default_factory=dict)
+    #: of update streams that forget keys: the median time of some events, and how many they are
+    medians: list[tuple[Micros, int]] = field(default_factory=list)
     #: entries by key group
     load: dict[int, int] = field(default_factory=dict)
     #: stored event blocks that were read, their bytes, and the total of window kinds they were for
