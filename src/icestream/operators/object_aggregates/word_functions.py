@@ -30,11 +30,11 @@ def any_function_of(aggregate: Aggregate, types: Types) -> ObjectFunction:
     """Return an object function for any aggregate; DefinitionError if the types do not fit."""
     if is_object(aggregate, types):
         return function_of(aggregate, types)
-    return WordFunction(aggregate, pa.schema([(each, types[each]) for each in aggregate.columns]))
+    return WordStates(aggregate, pa.schema([(each, types[each]) for each in aggregate.columns]))
 
 
 @dataclass(frozen=True)
-class WordFunction(ObjectFunction):
+class WordStates(ObjectFunction):
     """An aggregate whose state has a fixed number of words."""
 
     aggregate: Aggregate
