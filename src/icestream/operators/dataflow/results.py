@@ -116,14 +116,20 @@ class ResultBuffer:
         """Buffer changes; yield all, added up, once they exceed the memory."""
         self._held.append(changes)
         if self._bytes > self._room:
-            self._held = [consolidated(pa.concat_batches(self._held))]
+            self._held = [self._left()]
             if 2 * self._bytes > self._room:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        held, self._held = self._held, []
-        if held:
-            yield consolidated(pa.concat_batches(held))
+        if self._held:
+            left = self._left()
+            self._held = []
+            yield left
+
+    def _left(self) -> pa.RecordBatch:
+        """Return what is buffered without changes that cancel out: there are none if all add."""
+        together = pa.concat_batches(self._held)
+        return together if (column_of(together, DIFF) > 0).all() else consolidated(together)
 
     @property
     def _bytes(self) -> int:
