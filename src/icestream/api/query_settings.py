@@ -39,7 +39,7 @@ from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.machine_code import is_local, send_to_executors
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import Callback
-from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableFiles, TableStorage
 from icestream.runtime.version.disk_use import COPIES
@@ -114,6 +114,7 @@ class QuerySettings:
     _trigger: dict[str, Any] = field(default_factory=dict)
     _partition_by: tuple[str, ...] = ()
     _memory: int = parse_bytes(DEFAULT_MEMORY)
+    _memory_per_host: bool = False
     #: bytes of disk; None for any number
     _disk: int | None = None
     _shards: int | None = None
@@ -257,10 +258,8 @@ class QuerySettings:
 
     def _exchange(self) -> str:
         if "exchange" in self._options:
-            return self._choice("exchange", "files", "shuffle", "storage")
-        if is_local(self._spark.sparkContext):
-            return "files"
-        return "shuffle" if self._built.plan.jobs == 1 else "storage"
+            return self._choice("exchange", "files", "storage")
+        return "files" if is_local(self._spark.sparkContext) else "storage"
 
     def _number_of_shards(self, files: Files, root: str) -> int:
         if self._shards is not None:
@@ -290,6 +289,7 @@ class QuerySettings:
             root=root,
             local=self._local_folder(state),
             budget=self._memory,
+            per_host=self._memory_per_host,
             shards=shards,
             disk=self._disk,
             parallelism=tasks if self._parallelism is None else self._parallelism,
@@ -340,11 +340,9 @@ class QuerySettings:
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root = self._spark, settings.root
         send_to_executors(spark.sparkContext)
-        if self._exchange() == "shuffle":
-            return ShuffleExchangeExecutor(spark, files, root, settings.codec)
         plain = self._choice("input", "auto", "rows") == "auto"
         sources = sources_of(events) if plain else None
-        return FileExchangeExecutor(
+        return SparkExecutor(
             spark,
             files,
             root,

@@ -53,7 +53,6 @@ from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport
 from icestream.runtime.version.work import (
     Arrivals,
-    BatchChanged,
     Executor,
     Parcel,
     VersionContext,
@@ -75,9 +74,6 @@ from icestream.state.versions.commits import (
 from icestream.state.versions.idle import IdleBatches
 from icestream.state.versions.ownership import Owner, TakenOver
 from icestream.state.versions.table_files import LATE_VIEW
-
-#: times that a version starts again because its batch changed
-_READ_AGAIN = 3
 
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
@@ -302,15 +298,9 @@ class Driver(Generic[Batch_contra]):
     ) -> Delivery | None:
         """Compute and commit a version, unless this is a tick and there is nothing to do.
 
-        If a part of the batch changed when it was read again, all of it is read again. An error
-        after a takeover is reported as the takeover.
+        An error after a takeover is reported as the takeover.
         """
         try:
-            for _ in range(_READ_AGAIN):
-                try:
-                    return self._computed(number, batch, flush, last=last)
-                except BatchChanged:
-                    self._resume()
             return self._computed(number, batch, flush, last=last)
         except Exception:
             self.tell_if_taken_over()
@@ -364,7 +354,7 @@ class Driver(Generic[Batch_contra]):
             failed, memory_of = error.shard, self._elasticity.memory_of
             raise advised(
                 error,
-                self._settings.budget,
+                self._elasticity.budget,
                 context.shards,
                 lambda budget: self._work.quota(replace(context, budget=memory_of(budget)), failed),
             ) from error
@@ -409,7 +399,7 @@ class Driver(Generic[Batch_contra]):
             made,
             self._versions.live,
             timer,
-            budget=self._settings.budget,
+            budget=self._elasticity.budget,
             disk=(disk, self._settings.disk),
             jobs=self._plan.jobs,
             shards=self._elasticity.report,
@@ -476,6 +466,7 @@ class Driver(Generic[Batch_contra]):
             last,
             self._fuse,
             is_history,
+            settings.per_host,
         )
 
     def _disk_use(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport] = ()) -> DiskUse:
