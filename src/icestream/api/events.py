@@ -354,6 +354,8 @@ class Events(StreamWords):
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
         """Keep events at the instants at which the other stream has no event of their group.
 
+        Null keys are a group like others, as in EXCEPT; in joins they equal nothing.
+
         Examples:
             >>> unanswered = events.alterLifetime("1 hour").difference(
             ...     events.where("busyTime > 0").shift("1 minute"), on="agent"
