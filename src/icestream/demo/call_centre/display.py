@@ -105,10 +105,11 @@ def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     rows = figure_rows(status, most)
     for place, name in enumerate(rows[0] if rows else ()):
-        side = "right" if place else "left"
         # the columns of all figures are as narrow as their words
         narrow = name.replace(" ", "\n") if status.grouping == ALL else name
-        table.add_column(narrow, justify=side, no_wrap=place == 0, overflow="fold")
+        table.add_column(
+            narrow, justify="right" if place else "left", no_wrap=place == 0, overflow="fold"
+        )
     for row in rows:
         table.add_row(*row.values())
     if status.grouping == ALL:
