@@ -35,7 +35,7 @@ from icestream.plan.windows.session import Session
 from tests.fixtures.dataflow_plans import PlanStream
 from tests.oracles.arrivals import ArrivalOracle, Row
 from tests.oracles.frames import ObviousFrames, frame_rows
-from tests.oracles.grid import differences, rows_of
+from tests.oracles.grid import differences, plain, rows_of
 from tests.oracles.object_aggregates import ObviousObjects, settled
 from tests.oracles.sessions import ObviousSessions
 
@@ -203,7 +203,7 @@ def _renumbered(rows: Iterable[Row], keys: int) -> list[Row]:
     """Number rows of the same time and group by what they say, not by their order."""
     seen: Counter[str] = Counter()
     found = []
-    for row in sorted(((row[0], *row[2:]) for row in rows), key=repr):
+    for row in sorted((tuple(map(plain, (row[0], *row[2:]))) for row in rows), key=repr):
         place = repr(row[: 1 + keys])
         found.append((row[0], seen[place], *row[1:]))
         seen[place] += 1
