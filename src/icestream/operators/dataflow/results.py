@@ -103,20 +103,19 @@ class ResultBuffer:
     def __init__(self, room: int) -> None:
         self._room = room
         self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
 
     def take(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Buffer changes; yield all, added up, once they exceed the memory."""
         self._held.append(changes)
+        self._bytes += changes.nbytes
         if self._bytes > self._room:
-            self._held = [consolidated(pa.concat_batches(self._held))]
+            together = consolidated(pa.concat_batches(self._held))
+            self._held, self._bytes = [together], together.nbytes
             if 2 * self._bytes > self._room:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        held, self._held = self._held, []
+        held, self._held, self._bytes = self._held, [], 0
         if held:
             yield consolidated(pa.concat_batches(held))
-
-    @property
-    def _bytes(self) -> int:
-        return sum(each.nbytes for each in self._held)
