@@ -4,6 +4,7 @@ Invariants:
 1. A report reads back from its JSON as it was written
    (`test_a_report_reads_back_as_it_was_written`).
 2. A commit with local changes is marked (`test_a_commit_with_local_changes_says_so`).
+3. A report names the code that was run (`test_a_report_names_the_code_that_ran`).
 
 Limits: the machine's load is recorded, not prevented; a loaded machine measures low.
 """
@@ -25,6 +26,7 @@ from typing import Any
 
 import psutil
 
+from bench.loaded_code import LoadedCode, watched
 from bench.registry import Bar, Bench, Figures, ProgressLog, Size
 from icestream.core.units import format_bytes
 
@@ -40,6 +42,8 @@ class BenchReport:
     date: str
     figures: Figures
     bars: tuple[Bar, ...]
+    #: None in reports of before
+    code: LoadedCode | None = None
 
     @property
     def holds(self) -> bool:
@@ -55,6 +59,8 @@ class BenchReport:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
         fields["bars"] = tuple(Bar(**bar) for bar in fields["bars"])
+        if code := fields.get("code"):
+            fields["code"] = LoadedCode(**code)
         return cls(**fields)
 
 
@@ -75,7 +81,9 @@ def run(bench: Bench, size: Size, progress: ProgressLog) -> BenchReport:
     """Measure, and add machine, commit and date."""
     root = workspace()
     machine = describe_machine(root)
-    measurement = bench.measure(size, progress)
+    measurement, code = watched(
+        bench.measure.__module__, lambda: bench.measure(size, progress), root / "src"
+    )
     return BenchReport(
         bench=bench.name,
         size=size.value,
@@ -84,6 +92,7 @@ def run(bench: Bench, size: Size, progress: ProgressLog) -> BenchReport:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         figures=measurement.figures,
         bars=measurement.bars,
+        code=code,
     )
 
 

@@ -5,9 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+
+from bench.loaded_code import LoadedCode
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 
@@ -154,6 +157,8 @@ def test_stored_results_tell_how_much_code_changed_since(tmp_path: Path) -> None
     (tmp_path / "docs" / "figures").mkdir(parents=True)
     (tmp_path / "tools").mkdir()
     shutil.copy(TOOLS / "figures.py", tmp_path / "tools")
+    (tmp_path / "bench").mkdir()
+    shutil.copy(TOOLS.parent / "bench" / "loaded_code.py", tmp_path / "bench")
     source = tmp_path / "src" / "icestream" / "one.py"
     source.write_text("one = 1\n")
     person = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -174,13 +179,16 @@ def test_stored_results_tell_how_much_code_changed_since(tmp_path: Path) -> None
     told = run(*tool)
     assert told.returncode == 0
     assert told.stdout.split() == [
-        *("joins", "full", commit, "2026-01-02", "load", "0.5", "0", "files", "changed"),
-        *("since;", "bars", "missed:", "rate"),
+        *("joins", "full", commit, "2026-01-02", "load", "0.5", "this", "code;"),
+        *("bars", "missed:", "rate"),
     ]
     source.write_text("one = 2\n")
     told = run(*tool)
     assert told.returncode == 1
     assert "1 files changed since" in told.stdout
+    report["code"] = asdict(LoadedCode.of(["other"], tmp_path / "src"))
+    (tmp_path / "docs" / "figures" / "joins.json").write_text(json.dumps(report))
+    assert run(*tool).returncode == 0
 
 
 PAGE = """# Page

@@ -73,6 +73,15 @@ def demo(
     ] = None,
     seed: Seed = 1,
     keep: Keep = None,
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Kill Spark's Python workers on the way.")
+    ] = False,
+    spark_window: Annotated[
+        bool,
+        typer.Option(
+            "--spark-window", help="Also measure Spark's own window() over a minute of the events."
+        ),
+    ] = False,
     ui: Ui = False,
 ) -> None:
     """Run a day of 20 call centres through a window of 24 hours that slides every 10 seconds."""
@@ -89,5 +98,7 @@ def demo(
         fast_forward=fast_forward,
         seed=seed,
         keep=keep,
+        kill=kill,
+        spark_window=spark_window,
         ui=ui,
     )

@@ -30,6 +30,8 @@ def test_oracle_the_demo_ends_with_the_figures_of_the_last_window(tmp_path: Path
         window="1 hour",
         slide="10 seconds",
         keep=home,
+        kill=True,
+        spark_window=True,
         console=Console(file=output, width=140),
     )
     assert code == 0
@@ -51,6 +53,8 @@ def test_oracle_the_demo_ends_with_the_figures_of_the_last_window(tmp_path: Path
         line = next(line for line in text.splitlines() if group_name("serviceId", service) in line)
         assert f"{calls:,}" in line
     assert "The 1 hour up to 2026-01-01 01:0" in text
+    assert "Python workers killed: " in text
+    assert "Spark's window()" in text
 
 
 @pytest.mark.spark

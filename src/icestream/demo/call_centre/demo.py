@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -36,6 +37,8 @@ from icestream.demo.call_centre.display import (
 from icestream.demo.call_centre.generator import AgentInteractions
 from icestream.demo.call_centre.kpis import ALL, GROUPINGS, shown_figures
 from icestream.demo.call_centre.schema import SPARK_SCHEMA
+from icestream.demo.call_centre.spark_window import seconds_of_spark
+from icestream.demo.killing import KilledQuery
 from icestream.demo.replay import Replay
 from icestream.demo.results import NewestWindow
 from icestream.demo.running import DemoQuery, demo_folder, demo_session, follow, wide_console
@@ -57,6 +60,8 @@ def demo(
     by: str = "serviceId",
     seed: int = 1,
     keep: Path | None = None,
+    kill: bool = False,
+    spark_window: bool = False,
     ui: bool = False,
     console: Console | None = None,
 ) -> int:
@@ -87,10 +92,19 @@ def demo(
             f"Starting Spark; generating {events:,} events, {rate:,} a second.", highlight=False
         )
         spark = demo_session(ending)
-        query = _start(spark, home, files, memory=memory, window=window, slide=slide, by=by)
+        if kill:
+            # Spark prints a page for each task that is lost
+            spark.sparkContext.setLogLevel("OFF")
+        start = partial(_start, spark, home, files, memory, window, slide, by)
+        query = KilledQuery(start)
         ending.callback(query.stop)
         newest = NewestWindow(home / "results", *(GROUPINGS if by == ALL else [by]))
-        follow([query], replay, _View(query, replay, newest, status, began), console)
+        follow([query], replay, _View(query, replay, newest, status, began, kill), console)
+        if spark_window:
+            console.print(
+                "Running Spark's own window() over one minute of the events; it may take one, too."
+            )
+            status.spark_seconds = seconds_of_spark(spark, source, status)
     status.elapsed = time.monotonic() - began
     _show_end(console, status, keep)
     return 0
@@ -117,7 +131,7 @@ def _file_seconds(status: CallCenterStatus, fast_forward: float | None) -> int:
 
 
 def _start(
-    spark: SparkSession, home: Path, files: int, *, memory: str, window: str, slide: str, by: str
+    spark: SparkSession, home: Path, files: int, memory: str, window: str, slide: str, by: str
 ) -> DemoQuery:
     """Start the query of the key figures over the files in `events`."""
     frame = (
@@ -153,11 +167,13 @@ def _start(
 class _View:
     """The display of the running query."""
 
-    query: DemoQuery
+    query: KilledQuery
     replay: Replay
     newest: NewestWindow
     status: CallCenterStatus
     began: float
+    #: whether workers are to be killed halfway
+    kill: bool
     started: float = field(default_factory=time.monotonic)
 
     def look(self) -> None:
@@ -169,6 +185,10 @@ class _View:
             self.status.running = now - self.started
             self.newest.refresh()
             self.status.window_end, self.status.rows = self.newest.end, self.newest.rows
+        if self.kill and self.status.processed >= self.status.events // 3:
+            self.kill = False
+            self.query.kill()
+            self.status.story = self.query.story
 
     def page(self) -> RenderableType:
         return live_page(self.status)

@@ -41,6 +41,10 @@ class CallCenterStatus(Progress):
     #: the newest window: its end, and a row per group
     window_end: Micros = MINUS_INFINITY
     rows: list[dict[str, Any]] = field(default_factory=list)
+    #: how workers were killed, in one line
+    story: str = ""
+    #: seconds that Spark's own windows took for a minute of events
+    spark_seconds: float | None = None
 
 
 def _event_time(status: CallCenterStatus) -> Micros:
@@ -74,6 +78,8 @@ def live_page(status: CallCenterStatus) -> RenderableType:
     facts.add_row("log on disk", f"{format_bytes(status.log)}, {status.groups:,} groups")
     facts.add_row("watermark", f"{show_watermark(status)}, {status.late:,} events arrived too late")
     facts.add_row("results", f"{status.result_rows:,} rows")
+    if status.story:
+        facts.add_row("killed", status.story)
     title = f"Icestream: a day in 20 call centres, {status.elapsed:.0f} s"
     panel = Panel(Group(grid, Text(), facts), title=title, title_align="left")
     return Group(panel, kpi_table(status, most=10)) if status.rows else panel
@@ -143,6 +149,12 @@ def summary_table(status: CallCenterStatus, *, kept: str | None) -> Table:
     table.add_row("state on disk", format_bytes(status.log))
     table.add_row("late events", f"{status.late:,}")
     table.add_row("time", f"{status.elapsed:.1f} s, {status.running:.1f} s of it in the query")
+    if status.story:
+        table.add_row("killed", status.story)
+    if status.spark_seconds is not None:
+        minute = status.running / (hours * 60)
+        spark = f"{status.spark_seconds:.1f} s for one minute of these events"
+        table.add_row("Spark's window()", f"{spark}; Icestream took {minute:.3f} s a minute")
     if kept:
         table.add_row("kept in", kept)
     return table
