@@ -491,10 +491,11 @@ class GroupStore(Groups):
 
     def _rows_at_once(self, synopsis: int, rows: pa.RecordBatch) -> int:
         """Return how many rows are encoded at once: their values take half of the work buffers."""
-        codec, count = self._codecs[synopsis], max(1, rows.num_rows)
+        codec, count = self._codecs[synopsis], max(1, int(rows.num_rows))
         # counting the bytes of many columns takes long
         size = 8 * len(codec.schema) * count if codec.is_fixed else int(rows.nbytes)
-        return max(1, min(self.memory.work // 2, 8 * PORTION) * count // max(1, size))
+        most: int = min(self.memory.work // 2, 8 * PORTION)
+        return max(1, most * count // max(1, size))
 
     def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
         encoded = self._codecs[synopsis].encode(rows)
