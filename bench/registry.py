@@ -45,6 +45,7 @@ MODULES = (
     "windows.plan_choice",
     "windows.sinks",
     "windows.storage",
+    "cold.growth",
     "cold.cold_state",
     "cold.recommender",
     "cold.user_state",

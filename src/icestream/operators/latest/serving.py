@@ -164,6 +164,9 @@ class ServingOperator:
             if found.is_next(self._waiting.read(reader, found.count)):
                 self._ahead[reader] = found
                 self._waiting.serve(reader, found.count, self._spec.clock.now())
+                self._waiting.paces[reader].adopt(found.pace)
+                if found.count:
+                    time.served.add(reader)
 
     def _offer_ahead(self) -> None:
         """Let the next keys be served until the next version begins."""
@@ -171,12 +174,12 @@ class ServingOperator:
         keys = []
         for reader, pace in enumerate(self._waiting.paces):
             call, each = pace.cost
-            known = left > call and pace.sums[0]
-            most = min(MOST_KEYS, int(2 * (left - call) / max(each, 1.0))) if known else 0
+            most = min(MOST_KEYS, int(2 * (left - call) / max(each, 1.0))) if left > call else 0
             keys.append(self._waiting.read(reader, most))
         if any(map(len, keys)):
             steps, paces = list(self._spec.steps.values()), self._waiting.paces
-            SPARE_TIME.offer(ShardAhead(self._shard.arena.path(_AHEAD), keys, steps, paces))
+            path, clock = self._shard.arena.path(_AHEAD), self._spec.clock.monotonic
+            SPARE_TIME.offer(ShardAhead(path, keys, steps, paces, clock))
 
     def _hold(self, inputs: Inputs) -> None:
         """Separate the newest update of each key from earlier ones; all are processed."""
@@ -231,7 +234,7 @@ class ServingOperator:
         if self._spec.whole:
             yield from self._serve_all(served)
         else:
-            self._share = self._spec.time.share()
+            self._share = self._spec.time.share(self._waiting.paces)
             yield from self._serve(served)
         self._waiting.learn_costs()
         forgot = self._forget()

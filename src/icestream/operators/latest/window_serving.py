@@ -178,7 +178,7 @@ class WindowServingOperator:
         reports, calls = [ServingReport(outdated=late)], dict[IdRange, Calls]()
         ended, forgot, divided = 0, list[Micros](), False
         time, parts = self._spec.time, self._parts
-        share, spent, parts.size = time.share(), time.spent, 0
+        share, spent, parts.size = time.share(self._paces), time.spent, 0
         left = parts.in_turn()
         while left:
             ids = left.pop()
