@@ -38,7 +38,7 @@ from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.machine_code import is_local, send_to_executors
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import Callback
-from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableFiles, TableStorage
 from icestream.runtime.version.disk_use import COPIES
@@ -250,10 +250,8 @@ class QuerySettings:
 
     def _exchange(self) -> str:
         if "exchange" in self._options:
-            return self._choice("exchange", "files", "shuffle", "storage")
-        if is_local(self._spark.sparkContext):
-            return "files"
-        return "shuffle" if self._built.plan.jobs == 1 else "storage"
+            return self._choice("exchange", "files", "storage")
+        return "files" if is_local(self._spark.sparkContext) else "storage"
 
     def _number_of_shards(self, files: Files, root: str) -> int:
         if self._shards is not None:
@@ -333,11 +331,9 @@ class QuerySettings:
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root = self._spark, settings.root
         send_to_executors(spark.sparkContext)
-        if self._exchange() == "shuffle":
-            return ShuffleExchangeExecutor(spark, files, root, settings.codec)
         plain = self._choice("input", "auto", "rows") == "auto"
         sources = sources_of(events) if plain else None
-        return FileExchangeExecutor(
+        return SparkExecutor(
             spark,
             files,
             root,

@@ -52,7 +52,6 @@ from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport
 from icestream.runtime.version.work import (
     Arrivals,
-    BatchChanged,
     Executor,
     Parcel,
     VersionContext,
@@ -74,9 +73,6 @@ from icestream.state.versions.commits import (
 from icestream.state.versions.idle import IdleBatches
 from icestream.state.versions.ownership import Owner, TakenOver
 from icestream.state.versions.table_files import LATE_VIEW
-
-#: times that a version starts again because its batch changed
-_READ_AGAIN = 3
 
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
@@ -298,15 +294,9 @@ class Driver(Generic[Batch_contra]):
     ) -> Delivery | None:
         """Compute and commit a version, unless this is a tick and there is nothing to do.
 
-        If a part of the batch changed when it was read again, all of it is read again. An error
-        after a takeover is reported as the takeover.
+        An error after a takeover is reported as the takeover.
         """
         try:
-            for _ in range(_READ_AGAIN):
-                try:
-                    return self._computed(number, batch, flush, last=last)
-                except BatchChanged:
-                    self._resume()
             return self._computed(number, batch, flush, last=last)
         except Exception:
             self.tell_if_taken_over()

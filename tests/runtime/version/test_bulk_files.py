@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.runtime.spark.tasks import FileExchangeExecutor
+from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.version import bulk_files
 from icestream.runtime.version.bulk_files import BulkFiles
 from icestream.state.files import LocalFiles
@@ -77,7 +77,7 @@ def test_tasks_on_spark_remove_files_of_a_store(
     names = names_in(folder, 12)
     for name in names:
         files.put(name, b"four")
-    bulk = BulkFiles(files, FileExchangeExecutor(spark, files, folder).each)
+    bulk = BulkFiles(files, SparkExecutor(spark, files, folder).each)
     cuts = [name.rpartition("/")[2] for name in names[5::5]]
     assert bulk.sizes(folder, cuts) == dict.fromkeys(names, 4)
     bulk.remove(names[:11])

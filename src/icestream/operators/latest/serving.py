@@ -68,8 +68,8 @@ class Serving:
     #: when the rows of the previous version reached the application; None if unknown
     delivered: Micros | None
     clock: Clock
-    #: a key without updates for this many microseconds is dropped
-    forget: Micros | None = None
+    #: keys without updates since then are dropped
+    forget: Micros = MINUS_INFINITY
     #: whether every update is processed, not only the newest
     whole: bool = False
     #: trust rank of each input of a union, 0 is most
@@ -78,8 +78,6 @@ class Serving:
     front: PreQueueNode | None = None
     #: how long keys may be served after the version, until the next one begins; 0 for not at all
     ahead: Micros = 0
-    #: the latest time of all updates, also of other shards
-    latest: Micros = MINUS_INFINITY
 
 
 class ServingOperator:
@@ -267,11 +265,9 @@ class ServingOperator:
 
     def _forget(self) -> Micros:
         """Drop keys without updates for long; return since when."""
-        known = self._waiting.keys
-        if self._spec.forget is None or not known:
+        known, before = self._waiting.keys, self._spec.forget
+        if before == MINUS_INFINITY or not known:
             return MINUS_INFINITY
-        # a time from the future says nothing about the other keys
-        before = min(self._spec.latest, self._spec.clock.now()) - self._spec.forget
         self._waiting.forget(before)
         dropped = known - self._waiting.keys
         for staleness in self._staleness:

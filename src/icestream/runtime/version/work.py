@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from icestream.core.errors import IcestreamError
 from icestream.core.times import Micros
 from icestream.plan.balance.sizing import Sizing
 from icestream.plan.fuse.running_fusion import Together
@@ -36,22 +35,6 @@ class Parcel:
     path: str
     sent: Sent
     report: SplitReport
-
-
-class BatchChanged(IcestreamError):
-    """A part of a batch was read again and is not what it was: the version must start again."""
-
-    def __init__(self) -> None:
-        """Give the advice for a source that never reads the same twice."""
-        super().__init__(
-            "Spark lost an executor and read a part of the batch again, and the source gave other "
-            "rows, again and again. Set .option('exchange', 'storage'): then what was read is kept "
-            "until its version is committed"
-        )
-
-    def __reduce__(self) -> tuple[type[BatchChanged], tuple[()]]:
-        """Pickle correctly, so that the error gets from a Spark task to the driver."""
-        return BatchChanged, ()
 
 
 class Executor(Protocol[Batch_contra]):
