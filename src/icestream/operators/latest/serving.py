@@ -43,7 +43,7 @@ from icestream.operators.latest.serving_ahead import (
     served_ahead,
 )
 from icestream.operators.latest.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
-from icestream.operators.latest.staleness_totals import StalenessTotals
+from icestream.operators.latest.staleness_totals import ReaderStaleness
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.update_operator import AppendOperator, UpdateInputs
 from icestream.operators.latest.waiting_keys import WaitingKeys
@@ -98,7 +98,7 @@ class ServingOperator:
         self._pre_queue = None if spec.front is None else PreQueueOperator(spec.front, shard)
         self._log = ServingLog(shard, self._waiting, spec.payload, self._pre_queue)
         self._staleness = [
-            StalenessTotals(shard.arena, reader, f"books{number}", self._waiting.cold)
+            ReaderStaleness(shard.arena, reader, f"books{number}", self._waiting.cold)
             for number, reader in enumerate(self._waiting.readers)
         ]
         self._batch: NewestUpdates | None = None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,9 +35,11 @@ from icestream.operators.dataflow.steps import (
     Regroup,
     Sole,
     Stateful,
+    Step,
     Trace,
 )
 from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
+from icestream.operators.frames.object_frames import ObjectFrames
 from icestream.operators.lifetimes.aggregate import of_growing, only_final
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.append_mode import AppendOutput
@@ -53,6 +56,7 @@ from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
+from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
@@ -280,9 +284,10 @@ class _Building(DataflowBuilding):
     def _framed(self, node: Framed) -> EventPlace:
         """Create the components of features, and the one in which events meet them."""
         places = [self._identified(each, node.before) for each in self._ungrouped(node.before)]
-        sets: dict[tuple[tuple[str, ...], bool], list[Feature]] = {}
+        sets: dict[tuple[Any, ...], list[Feature]] = {}
         for feature in node.features:
-            sets.setdefault((feature.keys, feature.frame.peers), []).append(feature)
+            kind = "objects" if _is_object(feature, node.before.payload) else feature.frame.peers
+            sets.setdefault((feature.keys, kind), []).append(feature)
         found = [self._features(chosen, places) for chosen in sets.values()]
         component, event = self._new_component(), tuple(each.name for each in EVENT_FIELDS)
         first = len(self.edges)
@@ -317,34 +322,38 @@ class _Building(DataflowBuilding):
         texts = [*event, *map(quoted, keys), *(f"({t}) AS {name}" for t, name in inputs.items())]
         first = len(self.edges)
         received = []
+        is_object = _is_object(features[0], places[0].payload)
         for place in places:
             projection = Projection.bind(place.payload, texts)
-            narrow = pa.schema(
-                [each for each in projection.schema if each.name not in keys]
-                if keys
-                else projection.schema
-            )
+            # groups of rows have their keys, so that people can read them
+            hidden = () if is_object else keys
+            narrow = pa.schema([each for each in projection.schema if each.name not in hidden])
             chosen = self._step_or_map(
                 place, Projecting(projection), projection.schema, f"select {', '.join(texts)}"
             )
-            received.append(self._received(chosen, component, keys, narrow, by_arrival=True))
+            by_arrival = not is_object
+            received.append(self._received(chosen, component, keys, narrow, by_arrival=by_arrival))
         frames: dict[Frame, list[Aggregate]] = {}
         for each in features:
             old = each.aggregate
             renamed = [inputs[column] for column in old.columns]
             aggregate = Aggregate.of(old.function, renamed, old.alias, old.parameters)
             frames.setdefault(each.frame, []).append(aggregate)
-        spec = EventFramesSpec(
-            tuple((frame, tuple(aggregates)) for frame, aggregates in frames.items()),
-            pa.schema(list(narrow)[len(event) :]),
-            tuple(range(first, len(self.edges))),
-        )
+        columns = pa.schema(list(narrow)[len(event) :])
         shown = "; ".join(
             f"{', '.join(a.text for a in aggregates)} over {frame.describe()['reach']}"
-            for frame, aggregates in spec.frames
+            for frame, aggregates in frames.items()
         )
-        step = self._add(component, Sole(tuple(received), spec.result, 0, spec, shown))
-        return EventPlace(spec.result, component, step)
+        step: Step
+        if is_object:
+            operator = ObjectFrames(list(frames.items()), columns)
+            whole = self._add(component, Merge(tuple(received), narrow, 0))
+            step = Stateful((whole,), operator.result, 0, operator, shown)
+        else:
+            every = tuple((frame, tuple(aggregates)) for frame, aggregates in frames.items())
+            spec = EventFramesSpec(every, columns, tuple(range(first, len(self.edges))))
+            step = Sole(tuple(received), spec.result, 0, spec, shown)
+        return EventPlace(step.payload, component, self._add(component, step))
 
     def _identified(self, place: EventPlace, node: Node) -> EventPlace:
         """Return the final events of a place with their identities."""
@@ -569,3 +578,10 @@ def _is_bare(node: Node) -> bool:
     if isinstance(node, Mapped):
         return isinstance(node.change, Filtering | Projecting) and _is_bare(node.before)
     return isinstance(node, Framed) or (isinstance(node, Final) and stays(node.before))
+
+
+def _is_object(feature: Feature, payload: pa.Schema) -> bool:
+    """Return whether a feature needs states that are objects."""
+    texts = feature.aggregate.columns
+    types = {text: Projection.bind(payload, [f"({text}) AS x"]).schema[0].type for text in texts}
+    return feature.frame.within_range or needs_objects(feature.aggregate, types)
