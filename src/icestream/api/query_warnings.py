@@ -53,8 +53,8 @@ def warn_of_revisions(plan: Computation, progress: Mapping[str, Any], query: str
         msg = (
             f"the query of {query} emitted {rows:,} changes for {events:,} events: in mode "
             "'update' an aggregate over lifetimes is revised at every later instant at which an "
-            "event of its group ends. Write outputMode('now') for the rows that hold, or 'append' "
-            "for final rows"
+            "event of its group ends. Write outputMode('append') for final rows, or give the "
+            "window a slide: window('1 hour', slide='1 minute')"
         )
         warnings.warn(msg, QueryWarning, stacklevel=2)
 
