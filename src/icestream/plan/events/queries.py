@@ -32,6 +32,7 @@ from icestream.operators.dataflow.steps import (
     Map,
     Merge,
     Projecting,
+    Receive,
     Regroup,
     Sole,
     Stateful,
@@ -52,6 +53,7 @@ from icestream.operators.lifetimes.changes import (
     identities_of,
     payload_of,
 )
+from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
@@ -61,6 +63,7 @@ from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
+    holds_by_group,
     late_windows,
     of_windows,
     row_key,
@@ -109,7 +112,9 @@ def compiled(
     outputs = matched_once(outputs)
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
-    building = _Building(numbers, tree, emitted_once(zip(tree.outputs, modes, strict=True)))
+    forgets = all(mode == "now" and forgets_past(node) for node, mode in outputs)
+    once = emitted_once(zip(tree.outputs, modes, strict=True))
+    building = _Building(numbers, tree, once, forgets_past=forgets)
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
     components, edges = in_order(building.components, building.edges)
@@ -133,7 +138,7 @@ def compiled(
         reach=max(node.reach for node, _ in outputs),
         key_groups=KEY_GROUPS if spilling is None else spilling.key_groups,
         spilling=spilling,
-        forgets_past=all(mode == "now" and forgets_past(node) for node, mode in outputs),
+        forgets_past=forgets,
         windows=late_windows(node for node, _ in outputs),
     )
 
@@ -142,9 +147,16 @@ class _Building(DataflowBuilding):
     """The dataflow of queries over events, under construction."""
 
     def __init__(
-        self, numbers: Mapping[int, int], tree: JoinTree, emitted_once: Sequence[Applied]
+        self,
+        numbers: Mapping[int, int],
+        tree: JoinTree,
+        emitted_once: Sequence[Applied],
+        *,
+        forgets_past: bool,
     ) -> None:
         super().__init__()
+        #: whether nobody asks for instants before the latest event
+        self._forgets_past = forgets_past
         self._numbers = numbers
         self._tree = tree
         #: aggregates that emit only final results
@@ -189,6 +201,11 @@ class _Building(DataflowBuilding):
     def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
         """Make the rows of a node that hold the rows of a view, by key."""
         keys, places = row_key(node), self._ungrouped(node)
+        if self._emits_by_key(node, places):
+            component, step = places[0].component, places[0].step
+            assert component is not None
+            self._add(component, Emit((step,), payload, self._of(component, step), view))
+            return
         output = NowOutput(payload, stays=stays(node), windows=of_windows(node), delay=node.delay)
         text = f"now by {', '.join(keys)}"
         component = places[0].component
@@ -199,6 +216,31 @@ class _Building(DataflowBuilding):
             received = self._all_received(places, component, keys, payload)
             step = self._add(component, Stateful((received,), payload, 0, output, text))
         self._add(component, Emit((step,), payload, self._of(component, step), view))
+
+    def _emits_by_key(self, node: Node, places: tuple[EventPlace, ...]) -> bool:
+        """Return whether a top-k can emit the rows of each key that changes, as they hold.
+
+        It is the only one, its events come from a source and never end, and all its rows are shown.
+        """
+        component = places[0].component
+        if len(self._tree.outputs) > 1 or component is None or not holds_by_group(node):
+            return False
+        number, steps = places[0].step, self.components[component]
+        while isinstance(step := steps[number], Map) and isinstance(step.change, Projecting):
+            (number,) = step.inputs
+        if not isinstance(step, Stateful) or not isinstance(step.operator, TopK):
+            return False
+        (before,) = step.inputs
+        while isinstance(steps[before], Map):
+            (before,) = steps[before].inputs
+        received = steps[before]
+        if not isinstance(received, Receive) or self.edges[received.edge].origin is not None:
+            return False
+        if step.operator.grows:
+            steps[number] = replace(
+                step, operator=step.operator.current(), text=f"{step.text}, now"
+            )
+        return step.operator.grows
 
     def _held(
         self,
@@ -419,6 +461,9 @@ class _Building(DataflowBuilding):
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
             return only_final(operator, grows=grows), f"{node.text}, told once"
+        if self._forgets_past and isinstance(operator, ConditionsMet):
+            found = operator.current()
+            return (operator, node.text) if found is None else (found, f"{node.text}, now")
         if isinstance(operator, LifetimeAggregate | TopK) and all(map(only_grows, node.inputs)):
             growing: LifetimeOperator
             growing = operator.growing() if isinstance(operator, TopK) else of_growing(operator)
