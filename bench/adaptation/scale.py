@@ -103,6 +103,11 @@ class ReportedTasks:
         """Return the cores of the cluster that these tasks would run on."""
         return 64
 
+    @property
+    def hosts(self) -> int:
+        """Return the hosts of that cluster."""
+        return 8
+
     def ingest(self, ingest: IngestTask, batch: int, folder: str) -> list[Parcel]:
         """Report a second of events."""
         seen = {0: (ingest.version + 1) * SECOND}

@@ -188,6 +188,11 @@ class FaultyExecutor:
         """Return how many tasks run at the same time."""
         return self.executor.parallel
 
+    @property
+    def hosts(self) -> int:
+        """Return the number of hosts that tasks run on."""
+        return self.executor.hosts
+
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold a batch."""
         struck = FaultyIngest(**_fields(ingest), fault=self._ingest)

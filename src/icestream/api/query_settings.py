@@ -113,6 +113,7 @@ class QuerySettings:
     _trigger: dict[str, Any] = field(default_factory=dict)
     _partition_by: tuple[str, ...] = ()
     _memory: int = parse_bytes(DEFAULT_MEMORY)
+    _memory_per_host: bool = False
     #: bytes of disk; None for any number
     _disk: int | None = None
     _shards: int | None = None
@@ -281,6 +282,7 @@ class QuerySettings:
             root=root,
             local=self._local_folder(state),
             budget=self._memory,
+            per_host=self._memory_per_host,
             shards=shards,
             disk=self._disk,
             parallelism=tasks if self._parallelism is None else self._parallelism,

@@ -200,13 +200,19 @@ class StreamWriter(QuerySettings):
             raise DefinitionError(msg)
         return replace(self, _callback=func)
 
-    def memory(self, size: str | int) -> StreamWriter:
-        """Set how many bytes state, buffers and indexes may take on a host.
+    def memory(self, size: str | int, per: str = "query") -> StreamWriter:
+        """Set how many bytes state, buffers and indexes may take, in all or on each host.
+
+        With `per="host"` the query has more memory while its tasks run on more hosts.
 
         Examples:
             >>> writer = kpis.writeStream.memory("512 MB")
+            >>> writer = kpis.writeStream.memory("2 GB", per="host")
         """
-        return replace(self, _memory=parse_bytes(size))
+        if per not in ("query", "host"):
+            msg = f"memory is per 'query' or per 'host'; got {per!r}"
+            raise DefinitionError(msg)
+        return replace(self, _memory=parse_bytes(size), _memory_per_host=per == "host")
 
     def disk(self, size: str | int) -> StreamWriter:
         """Set how many bytes log, exchange and caches may take on disk; by default any number.

@@ -348,7 +348,7 @@ class Driver(Generic[Batch_contra]):
             failed, memory_of = error.shard, self._elasticity.memory_of
             raise advised(
                 error,
-                self._settings.budget,
+                self._elasticity.budget,
                 context.shards,
                 lambda budget: self._work.quota(replace(context, budget=memory_of(budget)), failed),
             ) from error
@@ -393,7 +393,7 @@ class Driver(Generic[Batch_contra]):
             made,
             self._versions.live,
             timer,
-            budget=self._settings.budget,
+            budget=self._elasticity.budget,
             disk=(disk, self._settings.disk),
             jobs=self._plan.jobs,
             shards=self._elasticity.report,
@@ -460,6 +460,7 @@ class Driver(Generic[Batch_contra]):
             last,
             self._fuse,
             is_history,
+            settings.per_host,
         )
 
     def _disk_use(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport] = ()) -> DiskUse:

@@ -86,6 +86,15 @@ class CachedPartitions:
             slots = self._slots = TaskSlots(handles, slots_for(homes, held))
         return slots
 
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Return the hosts that have executors."""
+        found = Counter(each.rpartition(":")[0] for each in self._processes())
+        if found.total() > 1:
+            # one of them is the driver
+            found[str(self._context.getConf().get("spark.driver.host"))] -= 1
+        return frozenset(+found)
+
     def note(self, executors: Mapping[int, str]) -> None:
         """Record where the tasks of a version ran."""
         crowds = Counter(executors.values())

@@ -85,6 +85,10 @@ class SparkExecutor(ParcellingExecutor):
     def parallel(self) -> int:
         return self._spark.sparkContext.defaultParallelism
 
+    @property
+    def hosts(self) -> int:
+        return len(self._handles.hosts)
+
     def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
         """Do pieces of work, one task each; an error is raised as it was in the task."""
         done = self._spark.sparkContext.parallelize(work, len(work)).map(_tried).collect()

@@ -86,6 +86,11 @@ class ParcellingExecutor:
         self._root = root
         self._codec = codec
 
+    @property
+    def hosts(self) -> int:
+        """Return 1: everything runs on this host."""
+        return 1
+
     def parcelling(self, version: int, folder: str) -> Parcelling:
         """Return what fills the parcels of a version in tasks."""
         return Parcelling(

@@ -56,6 +56,11 @@ class Executor(Protocol[Batch_contra]):
         """Return the number of tasks that run at the same time."""
         ...
 
+    @property
+    def hosts(self) -> int:
+        """Return the number of hosts that tasks run on."""
+        ...
+
     def ingest(self, ingest: IngestTask, batch: Batch_contra, folder: str) -> list[Parcel]:
         """Fold a batch into parcels, one per split, in an order independent of timing."""
         ...
@@ -134,6 +139,8 @@ class VersionContext:
     fuse: Together | None = None
     #: whether events come from before the first batch, so that results are delivered to nobody
     is_history: bool = False
+    #: whether memory is that of each host, so that no shard has more than others
+    per_host: bool = False
 
 
 @dataclass(frozen=True)
