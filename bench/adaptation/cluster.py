@@ -9,6 +9,10 @@ local mode. A task is at home if its shards found their arenas. Two kinds of ver
 separately: the two versions that a kill can affect, because the state of the dead executor is gone,
 and the version that spreads tasks again over a new executor, because that moves them on purpose.
 
+Tiny batches run on the undisturbed cluster, in turn with the two bare Spark jobs that a batch of
+rows from the JVM consists of (`bench.windows.batch_overhead`), and as they run by themselves: the
+driver reads a few small files without a job.
+
     version    10        11         12 ..............  17  ............. 20
     executors   2    one dies        1 ......  2 again: tasks spread     2
     counted   at home   struck    struck   at home   spread   at home  struck
@@ -32,6 +36,7 @@ import icestream as ice
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.rows import write_batches
+from bench.windows.batch_overhead import bare_jobs, tiny_batches, write_files
 
 if TYPE_CHECKING:
     from tests.fixtures.cluster import Cluster
@@ -54,6 +59,10 @@ WORKERS = 2
 WARM = 4
 #: required share of tasks at home
 WANTED = 0.95
+#: rounds of tiny batches, batches of each, and how many of them warm up
+TINY = {Size.SMALL: (1, 24, 8), Size.FULL: (3, 48, 16)}
+#: the most that a tiny batch may take, by the bare jobs
+MOST_BY_BARE = 1.3
 
 
 @dataclass
@@ -124,12 +133,14 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     (folder / "first").mkdir()
     for path in sorted((folder / "in").iterdir())[:CALM]:
         (folder / "first" / path.name).hardlink_to(path)
-    progress.plan(4)
+    progress.plan(5)
     progress.step("starting master and workers")
     from tests.fixtures.cluster import Cluster  # noqa: PLC0415 - needs Spark
 
     with Cluster(WORKERS) as cluster:
         spark = cluster.session("cluster")
+        progress.step("tiny batches")
+        tiny = _tiny(spark, folder / "tiny", size)
         progress.step("undisturbed")
         calm = _run(spark, folder / "first", folder / "undisturbed")
         progress.step(f"{kills} kills")
@@ -152,6 +163,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
             "after kills": killed.at_home(),
             "all versions": killed.at_home(everywhere=True),
         },
+        "tiny_batch_ms": tiny,
         "longest_batch_after_kill_ms": killed.longest_after_kill,
         "batch_ms": {
             "cluster": calm.milliseconds,
@@ -166,6 +178,11 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     bars = (
         Bar.at_least("tasks at home, undisturbed", WANTED, calm.at_home()),
         Bar.at_least("tasks at home, executors lost and come", WANTED, killed.at_home()),
+        Bar.at_most(
+            "tiny batch by bare jobs of its shape",
+            MOST_BY_BARE,
+            tiny["of rows"] / tiny["bare jobs"],
+        ),
         Bar.at_least("executors killed", kills, len(killed.kills)),
         Bar.at_most("versions with other rows, undisturbed", 0, _others(calm, local, CALM)),
         Bar.at_most("versions with other rows, killed", 0, _others(killed, local, len(local.rows))),
@@ -177,6 +194,21 @@ def _others(run: ClusterRun, right: ClusterRun, versions: int) -> int:
     """Return how many of the first `versions` versions have wrong rows, or none."""
     wanted = range(1, 1 + min(versions, len(right.rows)))
     return sum(run.rows.get(version) != right.rows[version] for version in wanted)
+
+
+def _tiny(spark: Any, folder: Path, size: Size) -> dict[str, float]:
+    """Return the median milliseconds of tiny batches, and of bare jobs of the same shape."""
+    rounds, batches, warm = TINY[size]
+    write_files(folder / "in", batches)
+    apart = {"localDir": "arenas"}
+    took: dict[str, list[float]] = {"bare jobs": [], "of rows": [], "of files": []}
+    bare_jobs(spark, folder, rounds)
+    for number in range(rounds):
+        took["bare jobs"] += bare_jobs(spark, folder, number)[warm:]
+        took["of rows"] += tiny_batches(spark, folder, 2 * number, apart)[warm:]
+        by_driver = {**apart, "input": "auto"}
+        took["of files"] += tiny_batches(spark, folder, 2 * number + 1, by_driver)[warm:]
+    return {name: statistics.median(each) for name, each in took.items()}
 
 
 class _Killer:

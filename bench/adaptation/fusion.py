@@ -3,7 +3,8 @@
 Idea: the same random jobs are fused by measured rates (COMM), by common attributes (PA) and one by
 one as a baseline; the rows still sent between components are reported as a share of all rows sent.
 Also measured: rates with single operators moved afterwards, all three with components that may wait
-for each other in a cycle, as is possible without batches, and other kinds of random jobs.
+for each other in a cycle, as is possible without batches, and other kinds of random jobs. A join
+and an aggregate by its key run on Spark as one component and as two (`fused_scopes`).
 
 Invariants:
 1. Two measurements give the same figures (`test_figures_are_the_same_every_time`).
@@ -18,7 +19,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.adaptation.fused_scopes import join_then_aggregate
 from bench.adaptation.random_jobs import STEP, random_job
+from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.fusion import communication, fused_one_by_one, improved
 from icestream.plan.fuse.fusion import (
@@ -36,6 +39,8 @@ STEP_JOBS = {Size.SMALL: 10, Size.FULL: 100}
 COMM, PA, BASELINE, IMPROVED = "COMM", "PA", "baseline", "COMM, improved"
 #: largest share of the baseline's rows that COMM may send
 WANTED = 0.7
+#: least rate of a join and an aggregate in one component, by that of two
+LEAST_RATIO = 1.5
 
 Fusing = Callable[[Graph, int], Components]
 
@@ -54,8 +59,10 @@ CIRCLES: Mapping[str, Fusing] = {
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Fuse all jobs in all variants."""
-    progress.plan(len(SIZES) + len(STEPS))
-    figures: dict[str, Any] = {}
+    progress.plan(1 + len(SIZES) + len(STEPS))
+    progress.step("join then aggregate on Spark")
+    joined = join_then_aggregate(size, scratch(workspace(), "fusion"))
+    figures: dict[str, Any] = {"join then aggregate": joined}
     for operators in SIZES:
         progress.step(f"{operators} operators")
         jobs = [random_job(operators, seed) for seed in range(JOBS[size])]
@@ -92,7 +99,12 @@ def averages(jobs: list[Graph], ways: Mapping[str, Fusing]) -> dict[str, float]:
 
 def bars(figures: Figures) -> tuple[Bar, ...]:
     """Compare the figures with the bars."""
-    found = []
+    found = [
+        Bar.at_least(
+            f"join then aggregate, {name}: rate of one component by two", LEAST_RATIO, row["ratio"]
+        )
+        for name, row in figures["join then aggregate"].items()
+    ]
     for operators in SIZES:
         row = figures[f"{operators} operators"]
         comm, pa, base = (float(row[_sent(name)]) for name in (COMM, PA, BASELINE))

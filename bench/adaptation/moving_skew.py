@@ -14,6 +14,9 @@ Spark's do, up to a limit; it lasts as long as its busiest node, and moves keep 
 measurement determines how much work a minute can hold, and is used for every variant. With every
 batch a constant piece of work is timed, and all times are scaled to a constant processor speed.
 
+After that, a query runs in real time on a Spark cluster whose workers have a core each
+(`cluster_skew`), with and without balancing.
+
 Limits: a minute is as short as its work, some seconds, so moving weighs more than on machines where
 it is a real minute. Sources cost nothing. With few triggers in a minute, or little work in each,
 nothing is ever overloaded: the fixed cost of a batch is shared by more rows as batches grow.
@@ -36,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bench.adaptation import cluster_skew
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.migration import Move, Way
@@ -141,7 +145,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every variant over the same rows."""
     case = CASES[size]
     folder = scratch(workspace(), "moving-skew")
-    progress.plan(1 + len(WAYS))
+    progress.plan(2 + len(WAYS))
     progress.step("how much work a minute holds")
     keys = keys_by_group(case)
     gauge = Gauge()
@@ -161,18 +165,40 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
             "moving_s": found.moving,
             "timeline": found.batches,
         }
+    progress.step("on a cluster, in real time")
+    figures["cluster"] = on_cluster(folder / "cluster", size)
     shutil.rmtree(folder)
     wrong = sum(abs(each.wrong) for each in runs)
     return Measurement(figures, bars(figures, wrong))
 
 
+def on_cluster(folder: Path, size: Size) -> dict[str, Any]:
+    """Measure latencies on workers that have a core each."""
+    from tests.fixtures.cluster import Cluster  # noqa: PLC0415 - needs Spark
+
+    with Cluster(cluster_skew.WORKERS, pinned=True) as cluster:
+        spark = cluster.session("moving-skew")
+        found = cluster_skew.measured(spark, folder, size)
+        spark.stop()
+    return found
+
+
 def bars(figures: Figures, wrong: int) -> tuple[Bar, ...]:
     """Compare the figures with the bars."""
-    ways = figures["ways"]
+    ways, real = figures["ways"], figures["cluster"]
+    balanced, fixed = real["with balancing"], real["without balancing"]
     without = ways[NONE.name]["p99_s"]
     wanted = [Adaptation(Way.INSTANT, 0), Adaptation(Way.HANDOVER, 0)]
+    lost = max(abs(each["lost_or_twice"]) for each in (balanced, fixed))
     return (
         Bar.at_most("rows counted wrongly", 0, wrong),
+        Bar.at_most("cluster: events lost or read twice", 0, lost),
+        Bar.at_most(
+            "cluster: p99 of event latency with balancing by that without",
+            1 / 2,
+            balanced["p99_s"] / fixed["p99_s"],
+        ),
+        Bar.at_least("cluster: moves to another executor", 2 * real["rounds"], balanced["moves"]),
         *(
             Bar.at_most(
                 f"p99 of batch times by that without adaptation: {each.name}",

@@ -49,6 +49,7 @@ _STATEMENTS = (
     "WITH q AS ( SELECT k , max(x) AS m FROM s GROUP BY ROLLUP ( k ) ) SELECT * FROM q WHERE m > 1",
     "SELECT k FROM s WHERE x NOT IN ( SELECT z FROM r ) AND EXISTS ( SELECT 1 FROM r WHERE z = x )",
     "SELECT k , LEAD(x) OVER ( PARTITION BY k ORDER BY t ) FROM s UNION ALL SELECT k , z FROM r",
+    "SELECT sum(x) OVER w , max(x) OVER ( v ) FROM s WINDOW w AS ( ORDER BY t ) , v AS ( w )",
     "SELECT * FROM ( SELECT * , ROW_NUMBER() OVER ( ORDER BY x DESC ) n FROM s ) WHERE n <= 3",
     "SELECT k , count(*) FROM TUMBLE( TABLE s , DESCRIPTOR(t) , INTERVAL '1' HOUR ) GROUP BY k",
 )

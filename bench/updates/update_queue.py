@@ -189,7 +189,7 @@ def usage(skew: float, rate: int, *, naive: bool, results: int = RESULTS) -> dic
     dice = np.random.default_rng(5)
     known = identities(WATCHED)
     weights = np.arange(1, WATCHED + 1) ** -skew
-    queue = UpdateQueue(SCHEMA, naive=naive, pool=PagePool(page_bytes=SMALL_PAGE))
+    queue = UpdateQueue(SCHEMA, pool=PagePool(page_bytes=SMALL_PAGE))
     turn = SECOND // SERVED
     per_turn = rate // SERVED
     taken, effective, pages = [], [], []
@@ -198,9 +198,9 @@ def usage(skew: float, rate: int, *, naive: bool, results: int = RESULTS) -> dic
         arrived = number * turn + np.arange(per_turn) * turn // per_turn
         queue.enqueue(id_high, id_high, arrived, rows_of(arrived))
         queue.dequeue(1, (number + 1) * turn)
-        taken.append(queue.pages.used)
-        pages.append(queue.pages.pages)
-        effective.append(queue.effective_use)
+        taken.append(queue.keys if naive else queue.pages.used)
+        pages.append(_pages(queue, naive=naive))
+        effective.append(len(queue) / queue.keys if naive else queue.effective_use)
     return {
         "locations": float(np.mean(taken)),
         "pages": float(np.mean(pages)),
@@ -212,7 +212,7 @@ def bursts(*, naive: bool, keys: int = 20_000, steps: int = 240) -> list[int]:
     """Count pages while three bursts come, each followed by enough quiet time to drain it."""
     dice = np.random.default_rng(11)
     known = identities(keys)
-    queue = UpdateQueue(SCHEMA, naive=naive, pool=PagePool(page_bytes=4096))
+    queue = UpdateQueue(SCHEMA, pool=PagePool(page_bytes=4096))
     counts = []
     for step in range(steps):
         is_burst = step % (steps // 3) < steps // 12
@@ -221,9 +221,14 @@ def bursts(*, naive: bool, keys: int = 20_000, steps: int = 240) -> list[int]:
         arrived = np.full(count, step * SECOND)
         queue.enqueue(id_high, id_high, arrived, rows_of(arrived))
         queue.dequeue(500, step * SECOND)
-        counts.append(queue.pages.pages)
+        counts.append(_pages(queue, naive=naive))
     queue.dequeue(len(queue), steps * SECOND)
-    return [*counts, queue.pages.pages]
+    return [*counts, _pages(queue, naive=naive)]
+
+
+def _pages(queue: UpdateQueue, *, naive: bool) -> int:
+    """Count pages; a naive queue has a location for every key that it ever had."""
+    return -(-queue.keys // queue.pages.per_page) if naive else queue.pages.pages
 
 
 def plot(figures: Figures, target: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,15 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     rounds = ROUNDS[size]
     progress.plan(2 * rounds)
     folder = scratch(workspace(), "batch-overhead")
-    _write_files(folder / "in", batches)
+    write_files(folder / "in", batches)
     spark = ice.local_session("batch-overhead", cores=2)
     bare: list[float] = []
     ours: list[float] = []
     for number in range(rounds):
         progress.step(f"bare jobs, round {number + 1}")
-        bare += _bare(spark, folder, number)[warm:]
+        bare += bare_jobs(spark, folder, number)[warm:]
         progress.step(f"icestream, round {number + 1}")
-        ours += _icestream(spark, folder, number)[warm:]
+        ours += tiny_batches(spark, folder, number)[warm:]
     figures = {
         "bare_ms": statistics.median(bare),
         "icestream_ms": statistics.median(ours),
@@ -61,7 +61,8 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     )
 
 
-def _write_files(folder: Path, count: int) -> None:
+def write_files(folder: Path, count: int) -> None:
+    """Write the input of tiny batches, a file each."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)
     for number in range(count):
@@ -86,7 +87,8 @@ def _stream(spark: Any, folder: Path) -> Any:
     )
 
 
-def _bare(spark: Any, folder: Path, number: int) -> list[float]:
+def bare_jobs(spark: Any, folder: Path, number: int) -> list[float]:
+    """Return the milliseconds of the two jobs alone, of each batch."""
     handles = spark.sparkContext.parallelize(range(SHARDS), SHARDS).map(lambda shard: shard).cache()
     handles.count()
     took: list[float] = []
@@ -113,14 +115,17 @@ def _bare(spark: Any, folder: Path, number: int) -> list[float]:
     return took
 
 
-def _icestream(spark: Any, folder: Path, number: int) -> list[float]:
+def tiny_batches(
+    spark: Any, folder: Path, number: int, options: Mapping[str, str] | None = None
+) -> list[float]:
+    """Return the milliseconds of each batch without Spark's own work and the sink."""
     query = (
         ice.stream(_stream(spark, folder), time="ts", slack="1 second")
         .window("1 minute", slide="10 seconds")
         .groupBy("key")
         .agg(ice.count().alias("n"), ice.sum("value").alias("total"), ice.max("value").alias("top"))
         .writeStream.format("noop")
-        .option("input", "rows")
+        .options(**{"input": "rows", **(options or {})})
         .option("checkpointLocation", str(folder / f"icestream-{number}"))
         .memory("64 MB")
         .shards(SHARDS)

@@ -24,7 +24,7 @@ from icestream.api.events import Events
 from icestream.api.writer import StreamWriter
 from icestream.runtime.driver import Delivery
 from icestream.runtime.spark.sink import ResultRows, Sink, hand_out
-from icestream.runtime.spark.tasks import FileExchangeExecutor
+from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.work.dataflow import spilling
 from icestream.runtime.work.dataflow import work as dataflow_work
@@ -191,13 +191,13 @@ MOMENTS = ("between the joins", "before the commit", "after the commit", "after 
 def dying(moment: str, nth: int) -> Iterator[None]:
     """Let a query fail at a moment of the nth version in which joins clean up."""
     cleaning: list[int] = []
-    run_tasks, create = FileExchangeExecutor.run, VersionStore.create
+    run_tasks, create = SparkExecutor.run, VersionStore.create
 
     def pass_by(now: str, version: int) -> None:
         if now == moment and cleaning[nth - 1 : nth] == [version]:
             raise Dies(moment)
 
-    def run(self: FileExchangeExecutor, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+    def run(self: SparkExecutor, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         version = tasks[0].version
         works = [task.work for task in tasks]
         orders = [w.orders for w in works if isinstance(w, dataflow_work.ComponentShard)]
@@ -217,7 +217,7 @@ def dying(moment: str, nth: int) -> Iterator[None]:
         pass_by("after the sink", delivery.commit.version)
 
     with (
-        mock.patch.object(FileExchangeExecutor, "run", run),
+        mock.patch.object(SparkExecutor, "run", run),
         mock.patch.object(VersionStore, "create", created),
         mock.patch.object(writer, "hand_out", handed_out),
     ):

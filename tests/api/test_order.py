@@ -49,7 +49,7 @@ def _run(result: Any, folder: Path, **options: Any) -> list[Row]:
 WAYS = {
     "files": {},
     "rows": {"input": "rows"},
-    "shuffle": {"exchange": "shuffle"},
+    "storage": {"exchange": "storage"},
 }
 
 

@@ -40,7 +40,7 @@ def by_spark(feed: Feed, range: str, slide: str, *keys: str) -> list[tuple[Any, 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("plan", "exchange"), [("auto", "files"), ("tuples", "files"), ("tuples", "shuffle")]
+    ("plan", "exchange"), [("auto", "files"), ("tuples", "files"), ("tuples", "storage")]
 )
 def test_oracle_views_with_sinks_of_their_own_equal_sparks_batches(
     spark: SparkSession, tmp_path: Path, plan: str, exchange: str
@@ -138,7 +138,7 @@ def test_queries_over_different_streams_are_not_started_together(
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("exchange", ["files", "shuffle"])
+@pytest.mark.parametrize("exchange", ["files", "storage"])
 def test_oracle_kinds_started_together_equal_sparks_batches(
     spark: SparkSession, tmp_path: Path, exchange: str
 ) -> None:

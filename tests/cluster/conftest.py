@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from icestream.api import writer
-from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.api import query_settings
+from icestream.runtime.spark import tasks
+from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.live_segments import live_at
@@ -87,9 +88,10 @@ class Scene:
         def struck(kind: Any) -> Callable[..., FaultyExecutor]:
             return lambda *given, **named: FaultyExecutor(kind(*given, **named), **mishaps)
 
+        # faults are those of tasks: the driver reads nothing itself
+        self.patch.setattr(tasks, "LITTLE", -1)
         with self.patch.context() as patch:
-            for kind in (FileExchangeExecutor, ShuffleExchangeExecutor):
-                patch.setattr(writer, kind.__name__, struck(kind))
+            patch.setattr(query_settings, "SparkExecutor", struck(SparkExecutor))
             query = self._result(spark).writeStream.foreachBatch(collect)
             started = (
                 query.option("checkpointLocation", str(self.checkpoint))

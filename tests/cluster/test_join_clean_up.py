@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.api.writer import StreamWriter
-from icestream.runtime.spark.tasks import FileExchangeExecutor
+from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.work.dataflow import spilling
 from tests.fixtures.cluster import Cluster
@@ -71,12 +71,12 @@ def test_crash_executors_are_killed_in_the_middle_of_a_clean_up(
             struck.append(version)
             threading.Timer(MIDDLE, cluster.kill_executor, (len(struck) % 2,)).start()
 
-    def run(self: FileExchangeExecutor, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+    def run(self: SparkExecutor, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         kill(tasks[0].version)
         return run_tasks(self, tasks)
 
-    run_tasks = FileExchangeExecutor.run
-    monkeypatch.setattr(FileExchangeExecutor, "run", run)
+    run_tasks = SparkExecutor.run
+    monkeypatch.setattr(SparkExecutor, "run", run)
     feeds = {
         name: Feed(spark, f"{tmp_path}/{name}", *(rows_of(name, n) for n in range(BATCHES)))
         for name in "abc"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-EXCHANGES = ("files", "shuffle")
+EXCHANGES = ("files", "storage")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def undisturbed(expected: dict[str, Any], scene: Scene, spark: SparkSession) -> 
 def test_oracle_both_exchanges_give_the_same_rows_on_a_cluster(
     undisturbed: dict[int, Any], expected: dict[str, Any], scene: Scene, spark: SparkSession
 ) -> None:
-    assert scene.run(spark, "shuffle") == undisturbed
+    assert scene.run(spark, "storage") == undisturbed
     assert scene.late(spark, scene.runs) == expected["late"]
 
 

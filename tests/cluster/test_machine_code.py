@@ -28,7 +28,7 @@ def test_executors_compile_nothing_that_the_driver_has(
     spark: SparkSession, scene: Scene, executor_cache: Path
 ) -> None:
     """The driver has warmed code; executors have an empty folder of their own."""
-    rows = scene.run(spark, "shuffle")
+    rows = scene.run(spark, "storage")
     assert any(rows.values())
     folder = executor_cache / "icestream" / "kernels"
     [archive] = (folder / "received").iterdir()

@@ -25,7 +25,7 @@ def test_crash_an_executor_is_killed_in_every_fourth_batch(
     scene: Scene, spark: SparkSession, cluster: Cluster
 ) -> None:
     scene.write_input(EVERY * (KILLS + 1))
-    undisturbed = scene.run(spark, "shuffle")
+    undisturbed = scene.run(spark, "storage")
     dice, struck = random.Random(3), []
 
     def kill(version: int) -> None:
@@ -36,5 +36,5 @@ def test_crash_an_executor_is_killed_in_every_fourth_batch(
             later = dice.random() * MIDDLE
             threading.Timer(later, cluster.kill_executor, (worker,)).start()
 
-    assert scene.run(spark, "shuffle", before_shards=kill, apart=True) == undisturbed
+    assert scene.run(spark, "storage", before_shards=kill, apart=True) == undisturbed
     assert len(struck) == KILLS

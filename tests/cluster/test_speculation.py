@@ -40,7 +40,7 @@ def spark(cluster: Cluster) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.mark.parametrize("exchange", ["files", "shuffle"])
+@pytest.mark.parametrize("exchange", ["files", "storage"])
 def test_crash_an_attempt_that_lost_outlives_the_commit(
     exchange: str, scene: Scene, spark: SparkSession, tmp_path: Path
 ) -> None:

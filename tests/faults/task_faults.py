@@ -188,6 +188,11 @@ class FaultyExecutor:
         """Return how many tasks run at the same time."""
         return self.executor.parallel
 
+    @property
+    def hosts(self) -> int:
+        """Return the number of hosts that tasks run on."""
+        return self.executor.hosts
+
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold a batch."""
         struck = FaultyIngest(**_fields(ingest), fault=self._ingest)
@@ -196,6 +201,12 @@ class FaultyExecutor:
     def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
         """Do pieces of work, without faults."""
         return self.executor.each(work)
+
+    def later(self, work: Callable[[], None]) -> None:
+        self.executor.later(work)
+
+    def await_later(self) -> None:
+        self.executor.await_later()
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run one task per shard."""

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from icestream.core.errors import DefinitionError
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.driver import Driver
 from icestream.runtime.local import Splits, read_rows
-from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.work import Executor
 from icestream.state.files import LocalFiles
@@ -84,24 +83,14 @@ def _tables(files: LocalFiles, paths: list[str]) -> list[pa.Table]:
 def test_oracle_dataflows_on_spark(
     spark: SparkSession, tmp_path: Path, make: Callable[[], Dataflow]
 ) -> None:
-    check(spark, make(), tmp_path, FileExchangeExecutor)
+    check(spark, make(), tmp_path, SparkExecutor)
 
 
-def test_oracle_one_component_through_sparks_shuffle(spark: SparkSession, tmp_path: Path) -> None:
-    check(spark, plans.nested(), tmp_path, ShuffleExchangeExecutor)
-
-
+@pytest.mark.parametrize("make", [plans.nested, plans.recommender])
 def test_oracle_components_hand_on_through_the_checkpoints_storage(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, make: Callable[[], Dataflow]
 ) -> None:
-    context = partial(FileExchangeExecutor, in_storage=True)
-    check(spark, plans.recommender(), tmp_path, context, in_storage=True)
+    context = partial(SparkExecutor, in_storage=True)
+    check(spark, make(), tmp_path, context, in_storage=True)
     parcels = (tmp_path / "checkpoint" / "exchange").rglob("*")
     assert [path for path in parcels if path.is_file()] == []
-
-
-def test_components_that_send_to_others_do_not_use_the_shuffle(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with pytest.raises(DefinitionError, match="'exchange', 'storage'"):
-        check(spark, plans.recommender(), tmp_path, ShuffleExchangeExecutor)

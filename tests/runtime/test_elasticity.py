@@ -1,7 +1,8 @@
-"""The memory of shards that are prepared is a part of the query's."""
+"""The memory of shards: of those in preparation, and of those on each host."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,9 @@ from unittest import mock
 import pytest
 
 from icestream.runtime.elasticity import Elasticity, buffers
-from icestream.runtime.local import LocalQuery
+from icestream.runtime.local import LocalExecutor, LocalQuery
 from icestream.runtime.version.settings import Settings
-from icestream.runtime.version.task import OpenShard, ShardTask
+from icestream.runtime.version.task import OpenShard, ShardReport, ShardTask
 from icestream.runtime.work.choice import least_memory
 from tests.fixtures.checkpoints import KINDS, events
 from tests.fixtures.plans import QuickFiles
@@ -83,3 +84,42 @@ def test_a_part_of_the_memory_is_set_aside_if_it_is_enough(tmp_path: Path, kind:
     assert elasticity.memory_of(31 * least) == 31 * least, "too little for a shard"
     many = Elasticity(plan, replace(settings, budget=32 * least, shards=32), executor)
     assert many.memory == 32 * least, "too little for those that run"
+
+
+@pytest.mark.parametrize("kind", ["windows", "groups", "sessions"])
+def test_bounded_the_memory_of_each_host(tmp_path: Path, kind: str) -> None:
+    """Four tasks run on one host, on three, and on one again; on three, one of them runs two.
+
+    hosts      1    3    3    1    2
+    memory   24 MB  48   48   24   48
+    """
+    plan, budget, shards = KINDS[kind].plan(), 24 * MB, 8
+    quotas: list[int] = []
+    run = LocalExecutor.run
+
+    def running(executor: LocalExecutor, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        quotas.extend(each.quota for each in tasks)
+        return run(executor, tasks)
+
+    found = []
+    for per_host in (False, True):
+        settings = Settings(f"{tmp_path}/{per_host}", f"{tmp_path}/local", budget, shards=shards)
+        settings = replace(settings, parallelism=4, rebalance=False, per_host=per_host)
+        query = LocalQuery(plan, settings, QuickFiles())
+        rows, memory = [], []
+        for batch, hosts in enumerate((1, 3, 3, 1, 2)):
+            quotas.clear()
+            with (
+                mock.patch.object(LocalExecutor, "hosts", hosts),
+                mock.patch.object(LocalExecutor, "run", running),
+            ):
+                (made,) = query.driver.batch(batch, events(plan, batch, 80, keys=30))
+            rows.append(query.rows([made]).to_pylist())
+            memory.append(made.progress["icestream"]["budgetBytes"])
+            of_host = shards if hosts == 1 else shards // 2
+            assert not per_host or max(quotas) * of_host * plan.jobs <= budget
+        query.close()
+        found.append(rows)
+        assert memory == [budget * (2 if per_host and n > 1 else 1) for n in (1, 3, 3, 1, 2)]
+    assert found[0] == found[1]
+    assert any(map(len, found[0]))

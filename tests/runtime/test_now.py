@@ -318,6 +318,48 @@ def test_oracle_windows_are_in_the_table_while_they_are_open(
     assert asked.rows() == expected(text, rows, None)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_oracle_a_late_event_fires_its_window_again_until_the_slack_is_over(
+    seed: int, tmp_path: Path
+) -> None:
+    length, slack = 5 * SECOND, 8 * SECOND
+    copies = WindowCopies(Windows(length, length), INSTANT)
+    stream = PlanStream.of(EVENTS)
+    stream = stream.mapped(copies, copies.columns(EVENTS), "windows")
+    chosen = Aggregate("count", None, "n"), Aggregate("median", "item", "middle")
+    made = stream.apply([WINDOW, "k"], lambda group: group.agg(*chosen))
+    flow = compiled(((made.node, "now"),), {0: 0}, (Source("a", slack),), (EVENTS,), INSTANT)
+    rows, dice = events(seed, 300), np.random.default_rng(seed)
+    rows = rows.set_column(1, "source", pa.array(np.zeros(rows.num_rows, np.int32)))
+    delay = dice.integers(0, 20 * SECOND, rows.num_rows)
+    arrived = np.argsort(rows.column("t").to_numpy() + delay, kind="stable")
+    asked, windows = Asked(flow, tmp_path), dict[tuple[int, Any], list[int]]()
+    latest, again, late = -slack, 0, 0
+    for batch in cut(rows.take(pa.array(arrived)), 12, dice):
+        asked.feed(batch)
+        open_from, ended = (latest - slack) // length * length, latest
+        changed = set()
+        for event in batch.to_pylist():
+            window = event["t"] // length * length
+            if window < open_from:
+                late += 1
+                continue
+            changed.add((window, event["k"]))
+            again += window + length <= ended and (window, event["k"]) in windows
+            windows.setdefault((window, event["k"]), []).append(event["item"])
+            latest = max(latest, event["t"])
+        latest = max([latest, *batch.column("t").to_pylist()])
+        found = {
+            (shown(row[WINDOW])[0], row["k"]): (row["change"], row["n"], row["middle"])
+            for row in asked.written[-1].to_pylist()
+        }
+        assert found == {
+            key: (1, len(windows[key]), float(np.median(windows[key]))) for key in changed
+        }
+    # windows that events had passed fired again, and some events came after the slack
+    assert min(again, late) > 5
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", [each for each in CASES if each != "union"])
 def test_rows_are_a_function_of_the_events(name: str, tmp_path: Path) -> None:

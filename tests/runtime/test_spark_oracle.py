@@ -185,7 +185,7 @@ CASES = {
         answers=_decimals,
         sets=(("name", "flag"), ("flag",), ()),
     ),
-    "shuffle": Case(("name", "day"), "10 seconds", "2 seconds", options=(("exchange", "shuffle"),)),
+    "storage": Case(("name", "day"), "10 seconds", "2 seconds", options=(("exchange", "storage"),)),
     "folded by Spark": Case(
         ("ratio", "at", "pair"),
         "10 seconds",
@@ -196,7 +196,7 @@ CASES = {
         folded=True,
         options=(("input", "rows"),),
     ),
-    "folded by Spark, no zone, shuffle": Case(
+    "folded by Spark, no zone, storage": Case(
         (),
         "10 seconds",
         "5 seconds",
@@ -204,7 +204,7 @@ CASES = {
         time=pa.timestamp("us"),
         folded=True,
         zone="America/New_York",
-        options=(("exchange", "shuffle"),),
+        options=(("exchange", "storage"), ("input", "rows")),
     ),
 }
 

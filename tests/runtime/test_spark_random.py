@@ -47,14 +47,14 @@ WAYS: tuple[tuple[dict[str, Any], bool], ...] = (
     ({}, False),
     ({"input": "rows"}, False),
     ({"input": "rows"}, True),
-    ({"exchange": "shuffle"}, True),
+    ({"exchange": "storage", "input": "rows"}, True),
     ({"exchange": "storage"}, False),
 )
 
 
 def direct(options: dict[str, str]) -> bool:
     """Return whether tasks read files themselves: rows of Arrow files do not know their file."""
-    return "input" not in options and options.get("exchange") != "shuffle"
+    return "input" not in options
 
 
 #: settings of a session that a case draws

@@ -376,17 +376,25 @@ def test_shards_without_updates_forget_keys_by_the_time_of_the_others(tmp_path: 
     assert reported(delivery)["keys"] == 1
 
 
-def test_one_time_from_the_future_forgets_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replayed", [0, 10**16])
+@pytest.mark.parametrize("alone", [False, True])
+def test_one_time_from_the_future_forgets_nobody(
+    replayed: int, alone: bool, tmp_path: Path
+) -> None:
+    """Neither among the updates of a batch nor as its only one, live or long afterwards."""
     clock = ManualClock()
     plan = quotes_plan(Costly(clock, each=1), budget=SECOND)
     plan = replace(plan, latest=Latest(("symbol",), "inplace", forget=60 * SECOND))
     query = open_updates(plan, tmp_path, shards=1)
-    for number in range(4):
-        clock.at = (number + 1) * SECOND
+    for number in range(6):
+        clock.at = replayed + (number + 1) * SECOND
         batch: list[Quote] = [(f"s{n}", number, number * SECOND) for n in range(20) if number == 0]
-        batch += [("ahead", 1, 10**15)] if number == 1 else [("b", number, number * SECOND)]
+        if number == 2:
+            batch = [("ahead", 1, 10**15)]
+        if number != 2 or not alone:
+            batch += [("a", number, number * SECOND), ("b", number, number * SECOND)]
         (delivery,) = query.driver.batch(number, splits_of(batch))
-    assert reported(delivery)["keys"] == 22
+    assert reported(delivery)["keys"] == 23
 
 
 def test_forgotten_keys_count_in_averages_as_long_as_they_were_known(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fold import EntryRun
 from icestream.operators.protocol import Emitted, PastVersion
 from icestream.plan.nodes.queries import Plan
@@ -49,12 +49,13 @@ class FoldedInputs:
 
     runs: Sequence[EntryRun] = ()
 
-    def entries(self) -> Iterator[Table]:
+    def entries(self) -> Iterator[ExactRows]:
         """Yield tables of entries, each row with its pane first."""
         for run in self.runs:
-            yield np.concatenate([run.panes[:, None], run.entries], axis=1)
+            table = np.concatenate([run.panes[:, None], run.entries.table], axis=1)
+            yield ExactRows(run.entries.layout, table)
 
-    def leaving(self, family: int) -> Iterator[Table]:
+    def leaving(self, family: int) -> Iterator[ExactRows]:
         """Yield nothing: panes are stored."""
         del family
         yield from ()

@@ -225,6 +225,16 @@ class Events(StreamWords):
 
     # -- groups ----------------------------------------------------------------------------
 
+    def repartition(self) -> Events:
+        """Let what follows run as a component of its own, even if it groups by the same keys.
+
+        Otherwise what groups by the keys of a join or a group runs inside it, without an exchange.
+
+        Examples:
+            >>> apart = busy.repartition().groupApply("agent", lambda g: g.top(1, "calls"))
+        """
+        return self._mapped(_unchanged, self._node.payload, "sent again")
+
     def agg(self, *aggregates: AggregateExpression) -> Events:
         """Compute aggregates of a group at each instant, over the events alive at that instant.
 
@@ -353,6 +363,8 @@ class Events(StreamWords):
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
         """Keep events at the instants at which the other stream has no event of their group.
+
+        Null keys are a group like others, as in EXCEPT; in joins they equal nothing.
 
         Examples:
             >>> unanswered = events.alterLifetime("1 hour").difference(
@@ -556,3 +568,7 @@ def events_of(inputs: Sequence[StreamInput]) -> Events:
     nodes = tuple(FromSource(part.columns, source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
+
+
+def _unchanged(changes: pa.RecordBatch) -> pa.RecordBatch:
+    return changes

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import xxhash
@@ -38,7 +39,7 @@ from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.machine_code import is_local, send_to_executors
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import Callback
-from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableFiles, TableStorage
 from icestream.runtime.version.disk_use import COPIES
@@ -113,11 +114,14 @@ class QuerySettings:
     _trigger: dict[str, Any] = field(default_factory=dict)
     _partition_by: tuple[str, ...] = ()
     _memory: int = parse_bytes(DEFAULT_MEMORY)
+    _memory_per_host: bool = False
     #: bytes of disk; None for any number
     _disk: int | None = None
     _shards: int | None = None
     _parallelism: int | tuple[int, int] | None = None
     _callback: Callback | None = None
+    #: the identity of the checkpoint; a new one is written once nothing refuses the query
+    _checkpoint_identity: str = ""
 
     @property
     def _spark(self) -> SparkSession:
@@ -127,11 +131,15 @@ class QuerySettings:
     def _sink_options(self) -> dict[str, str]:
         return {key: value for key, value in self._options.items() if not is_own(key)}
 
-    def _identity(self, view: int | str) -> str:
-        """Return the name under which a table knows this query: it moves with the checkpoint."""
+    def _starting(self) -> Self:
+        """Return these settings for one start, with the identity of the checkpoint."""
         state = self._state_location(self._checkpoint())
         store = VersionStore(self._files(state), f"{state}/icestream")
-        return f"{store.identity()}-{view}"
+        return replace(self, _checkpoint_identity=store.identity(uuid.uuid4().hex))
+
+    def _identity(self, view: int | str) -> str:
+        """Return the name under which a table knows this query: it moves with the checkpoint."""
+        return f"{self._checkpoint_identity}-{view}"
 
     def _table_key(self) -> tuple[str, ...]:
         """Return the columns that identify rows in output mode `now`."""
@@ -250,10 +258,8 @@ class QuerySettings:
 
     def _exchange(self) -> str:
         if "exchange" in self._options:
-            return self._choice("exchange", "files", "shuffle", "storage")
-        if is_local(self._spark.sparkContext):
-            return "files"
-        return "shuffle" if self._built.plan.jobs == 1 else "storage"
+            return self._choice("exchange", "files", "storage")
+        return "files" if is_local(self._spark.sparkContext) else "storage"
 
     def _number_of_shards(self, files: Files, root: str) -> int:
         if self._shards is not None:
@@ -283,6 +289,7 @@ class QuerySettings:
             root=root,
             local=self._local_folder(state),
             budget=self._memory,
+            per_host=self._memory_per_host,
             shards=shards,
             disk=self._disk,
             parallelism=tasks if self._parallelism is None else self._parallelism,
@@ -333,11 +340,9 @@ class QuerySettings:
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root = self._spark, settings.root
         send_to_executors(spark.sparkContext)
-        if self._exchange() == "shuffle":
-            return ShuffleExchangeExecutor(spark, files, root, settings.codec)
         plain = self._choice("input", "auto", "rows") == "auto"
         sources = sources_of(events) if plain else None
-        return FileExchangeExecutor(
+        return SparkExecutor(
             spark,
             files,
             root,

@@ -24,7 +24,7 @@ from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
 from icestream.api.stream_words import GroupedEvents, StreamWords
-from icestream.api.window_rows import OWN_GAPS, rows_of_statement, rows_of_windows
+from icestream.api.window_rows import OWN_GAPS, reads_events, rows_of_statement, rows_of_windows
 from icestream.api.words import column_names
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -301,7 +301,7 @@ class Windowed:
         keys = tuple(as_column(key) for key in self._keys)
         statement = Statement(self._source, self._windows, keys, self._sets, aggregates, self._gap)
         built = build([statement], runs=False)
-        if isinstance(self._windows, Session) and has_objects(built.plan):
+        if has_objects(built.plan) and reads_events(built.plan):
             return result_of(rows_of_statement(statement))
         lower.check(built.plan)
         return Result(built, statement)

@@ -120,8 +120,9 @@ class StreamWords(ColumnWords):
                 [t - range, t], also those of equal time that arrive later, as SQL's RANGE BETWEEN
                 range PRECEDING AND CURRENT ROW.
             rows: how many events the frame has, the event and the `rows` - 1 before it, as SQL's
-                ROWS BETWEEN rows - 1 PRECEDING AND CURRENT ROW; or `"unbounded"`. Without `range`
-                and `rows` the frame has all events up to the event's time, as SQL's does.
+                ROWS BETWEEN rows - 1 PRECEDING AND CURRENT ROW; or `"unbounded"`. With a `range`,
+                those of them that are in it. Without `range` and `rows` the frame has all events
+                up to the event's time, as SQL's does.
 
         Examples:
             >>> events.over(
@@ -321,16 +322,12 @@ def _shown(schema: pa.Schema) -> str:
 
 
 def _frame(range: str | int | None, rows: int | str | None) -> Frame:
-    if range is not None and rows is not None:
-        msg = "a frame of over(...) reaches back a range of time or a number of rows; give one"
-        raise DefinitionError(msg)
-    if range is not None:
-        return Frame(range=parse_interval(range), peers=True)
     if rows is None:
-        return UP_TO_TIME
-    if rows == "unbounded":
+        return UP_TO_TIME if range is None else Frame(range=parse_interval(range), peers=True)
+    if rows == "unbounded" and range is None:
         return UP_TO_ROW
     if isinstance(rows, bool) or not isinstance(rows, int):
-        msg = f"rows must be a number of events or 'unbounded'; got {rows!r}"
+        msg = f"rows must be a number of events or, without a range, 'unbounded'; got {rows!r}"
         raise DefinitionError(msg)
-    return Frame(rows=rows)
+    # the range of over has both of its ends
+    return Frame(rows=rows, range=None if range is None else parse_interval(range) + 1)

@@ -35,7 +35,7 @@ from icestream.operators.lifetimes.window_copies import (
     WindowCopies,
 )
 from icestream.plan.events.features import FeatureCall, with_features
-from icestream.plan.nodes.queries import SOURCE, TIME, WindowKind, grouping_id
+from icestream.plan.nodes.queries import SOURCE, TIME, Plan, WindowKind, grouping_id
 from icestream.plan.windows.frame import GROUPING_ID, Frame
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
@@ -64,6 +64,21 @@ def rows_of_statement(statement: Statement, *, newest: bool = False) -> Events:
     if isinstance(view.windows, Frame) and not newest:
         return _row_for_each(events, view.windows, keys, names, statement.sets, view.aggregates)
     return _rows(events, view.windows, keys, names, statement.sets, view.aggregates, plan.time)
+
+
+def reads_events(plan: Plan) -> bool:
+    """Return whether the windows of a plan of one view can be those of events."""
+    (view,) = plan.views
+    if isinstance(view.windows, Frame):
+        sets = view.groupings if view.tells_grouping else None
+        return _is_of_each(view.windows, len(view.keys), sets)
+    return isinstance(view.windows, Session)
+
+
+def _is_of_each(frame: Frame, keys: int, sets: Sets) -> bool:
+    """Return whether a frame has a row for each event, over events with its keys."""
+    of_keys = frame.partition == "key" or keys == 0
+    return frame.slide is None and of_keys and sets is None
 
 
 def rows_of_windows(
@@ -96,15 +111,16 @@ def _row_for_each(
     aggregates: Sequence[Aggregate],
 ) -> Events:
     """Return a row for each event, over the frame that ends with it."""
-    if frame.slide is not None or frame.partition == "stream" or sets is not None:
+    if not _is_of_each(frame, len(keys), sets):
         msg = (
             "the rows of this window can be written, but nothing else can read them: use a window "
             "with a row for each event, window(range, slide='event') or rows(n, partitionBy=...), "
             "and one groupBy"
         )
         raise DefinitionError(msg)
+    own = replace(frame, partition="key")
     calls = [
-        FeatureCall(each.function, each.columns, each.alias, tuple(keys), frame, each.parameters)
+        FeatureCall(each.function, each.columns, each.alias, tuple(keys), own, each.parameters)
         for each in aggregates
     ]
     made = replace(events, _node=with_features(events._node, calls))

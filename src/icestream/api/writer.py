@@ -200,13 +200,19 @@ class StreamWriter(QuerySettings):
             raise DefinitionError(msg)
         return replace(self, _callback=func)
 
-    def memory(self, size: str | int) -> StreamWriter:
-        """Set how many bytes state, buffers and indexes may take on a host.
+    def memory(self, size: str | int, per: str = "query") -> StreamWriter:
+        """Set how many bytes state, buffers and indexes may take, in all or on each host.
+
+        With `per="host"` the query has more memory while its tasks run on more hosts.
 
         Examples:
             >>> writer = kpis.writeStream.memory("512 MB")
+            >>> writer = kpis.writeStream.memory("2 GB", per="host")
         """
-        return replace(self, _memory=parse_bytes(size))
+        if per not in ("query", "host"):
+            msg = f"memory is per 'query' or per 'host'; got {per!r}"
+            raise DefinitionError(msg)
+        return replace(self, _memory=parse_bytes(size), _memory_per_host=per == "host")
 
     def disk(self, size: str | int) -> StreamWriter:
         """Set how many bytes log, exchange and caches may take on disk; by default any number.
@@ -270,7 +276,7 @@ class StreamWriter(QuerySettings):
         self._checkpoint()
         sink = TableSink(tableName, kind, self._partition_by, self._sink_options)
         sink.create(self._spark, self._schema)
-        return launch([(self, sink)])
+        return launch([(self._starting(), sink)])
 
     def start(self, path: str | None = None) -> Query:
         """Start the query.
@@ -279,7 +285,7 @@ class StreamWriter(QuerySettings):
             >>> writer = kpis.writeStream.format("noop").option("checkpointLocation", "chk/start")
             >>> writer.trigger(availableNow=True).start().awaitTermination()
         """
-        writer = self if path is None else self.option("path", path)
+        writer = (self if path is None else self.option("path", path))._starting()
         return launch([(writer, writer._sink())])
 
     def bootstrap(self) -> int:

@@ -17,6 +17,7 @@ Cost: one commit file per version, and what changed since in the manifests of a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -52,7 +53,6 @@ from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport
 from icestream.runtime.version.work import (
     Arrivals,
-    BatchChanged,
     Executor,
     Parcel,
     VersionContext,
@@ -74,9 +74,6 @@ from icestream.state.versions.commits import (
 from icestream.state.versions.idle import IdleBatches
 from icestream.state.versions.ownership import Owner, TakenOver
 from icestream.state.versions.table_files import LATE_VIEW
-
-#: times that a version starts again because its batch changed
-_READ_AGAIN = 3
 
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
@@ -125,7 +122,7 @@ class Driver(Generic[Batch_contra]):
         check_same_plan(settings.root, remembered, plan.describe())
         self._elasticity = Elasticity(plan, settings, executor)
         self._work = work_of(plan, files, settings)
-        self._bulk_files = BulkFiles(files, executor.each)
+        self._bulk_files = BulkFiles(files, executor.each, executor.later)
         self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
         self._idle = IdleBatches(files, settings.root)
         self._idle_sources = IdleSources(plan.sources, self._clock)
@@ -273,6 +270,9 @@ class Driver(Generic[Batch_contra]):
     def close(self) -> None:
         """Remove the arenas and exchange files of this run, and let others start."""
         self._elasticity.stop()
+        # whatever could not be removed the next start finds
+        with contextlib.suppress(Exception):
+            self._executor.await_later()
         remove(self._run)
         if self._lease is not None:
             self._lease.release()
@@ -298,15 +298,9 @@ class Driver(Generic[Batch_contra]):
     ) -> Delivery | None:
         """Compute and commit a version, unless this is a tick and there is nothing to do.
 
-        If a part of the batch changed when it was read again, all of it is read again. An error
-        after a takeover is reported as the takeover.
+        An error after a takeover is reported as the takeover.
         """
         try:
-            for _ in range(_READ_AGAIN):
-                try:
-                    return self._computed(number, batch, flush, last=last)
-                except BatchChanged:
-                    self._resume()
             return self._computed(number, batch, flush, last=last)
         except Exception:
             self.tell_if_taken_over()
@@ -316,6 +310,8 @@ class Driver(Generic[Batch_contra]):
         self, number: int | None, batch: Batch_contra | None, flush: Micros, *, last: bool
     ) -> Delivery | None:
         self._settled = False
+        # else the parcels of this version might be removed with those of a failed attempt
+        self._executor.await_later()
         before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
@@ -358,7 +354,7 @@ class Driver(Generic[Batch_contra]):
             failed, memory_of = error.shard, self._elasticity.memory_of
             raise advised(
                 error,
-                self._settings.budget,
+                self._elasticity.budget,
                 context.shards,
                 lambda budget: self._work.quota(replace(context, budget=memory_of(budget)), failed),
             ) from error
@@ -403,7 +399,7 @@ class Driver(Generic[Batch_contra]):
             made,
             self._versions.live,
             timer,
-            budget=self._settings.budget,
+            budget=self._elasticity.budget,
             disk=(disk, self._settings.disk),
             jobs=self._plan.jobs,
             shards=self._elasticity.report,
@@ -470,6 +466,7 @@ class Driver(Generic[Batch_contra]):
             last,
             self._fuse,
             is_history,
+            settings.per_host,
         )
 
     def _disk_use(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport] = ()) -> DiskUse:
@@ -491,7 +488,7 @@ class Driver(Generic[Batch_contra]):
     def _remove_parcels(self, folder: str) -> None:
         """Remove the parcels of a version, and those of failed attempts."""
         if not self._settings.exchange_in_storage:
-            shutil.rmtree(folder, ignore_errors=True)
+            self._executor.later(partial(shutil.rmtree, folder, ignore_errors=True))
             return
         self._bulk_files.remove(self._bulk_files.sizes(folder))
 

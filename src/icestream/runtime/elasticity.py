@@ -8,18 +8,22 @@ the load decides the number of tasks, it decides that of shards too (`plan/balan
 Memory: shards that are prepared have a part of the query's memory. A 32nd of it is never given to
 versions, if that is enough for a shard. Besides, shards that wait for their turn in a task have an
 arena and no buffers, which are an eighth of a quota at least for all operators whose shards are
-prepared. What both are together is shared by the shards that are prepared at a time.
+prepared. What both are together is shared by the shards that are prepared at a time. If the memory
+is that of each host, all shards have the same share of it: that of the host with the most shards.
 
 Invariants:
 1. Shards that run and shards that are prepared never have more than the query's memory
    (`test_bounded_shards_are_prepared_in_the_memory_of_the_query`).
-2. A checkpoint keeps its number of shards until the program sets another
+2. The shards of a host have the memory of the host at most, while Spark spreads tasks evenly
+   (`test_bounded_the_memory_of_each_host`).
+3. A checkpoint keeps its number of shards until the program sets another
    (`test_shards_are_where_a_checkpoint_starts`) or the load asks for another
    (`test_oracle_shards_follow_the_load_of_a_running_query`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -93,6 +97,8 @@ class Elasticity:
         #: shards of a component, as they will be from the next version but one on
         self.shards = settings.shards
         self._check(self.shards)
+        #: bytes of all shards and those in preparation, on all hosts
+        self.budget = settings.budget
         self._resharding = Resharding(executor.each)
         self._bounds = task_bounds(settings.parallelism or self.shards, self.shards)
         #: whether the load decides the number of shards, and how long it has wanted another
@@ -107,7 +113,7 @@ class Elasticity:
     @property
     def memory(self) -> int:
         """Return the bytes that all shards of a version have together."""
-        return self.memory_of(self._settings.budget)
+        return self.memory_of(self.budget)
 
     @property
     def arenas(self) -> tuple[str, ...] | None:
@@ -181,13 +187,15 @@ class Elasticity:
             interval=self._settings.interval,
             cores=self._cores,
         )
+        placement = placed(reported, count, sizing.tasks, rebalance=self._settings.rebalance)
+        self.budget = self._budget_of(placement)
         return VersionShards(
             count,
             even_routes(self._plan.key_groups, self.shards) if last is None else last.routes,
             last,
             live,
             sizing,
-            placed(reported, count, sizing.tasks, rebalance=self._settings.rebalance),
+            placement,
             (*(last.arenas if last else ()), *self._resharding.arenas),
             changed,
             stands_at,
@@ -203,6 +211,16 @@ class Elasticity:
         """Prepare no further shards."""
         self._resharding.stop()
 
+    def _budget_of(self, placement: Sequence[int]) -> int:
+        """Return the memory of all shards, given the task of each."""
+        settings = self._settings
+        if not settings.per_host:
+            return settings.budget
+        tasks = Counter(placement)
+        of_host = -(-len(tasks) // self._executor.hosts)
+        crowded = sum(shards for _, shards in tasks.most_common(of_host))
+        return settings.budget * len(placement) // crowded
+
     def _follow_load(self, last: Commit, trigger: tuple[int, float] | None) -> None:
         """Let shards split or merge, if the load decides their number."""
         settings, jobs = self._settings, self._plan.jobs
@@ -217,7 +235,7 @@ class Elasticity:
             self._cores,
         )
         enough = max(least_memory(self._plan), jobs * ENOUGH)
-        most = min(self._plan.key_groups, settings.budget // enough)
+        most = min(self._plan.key_groups, self.budget // enough)
         self._sizing = sized_shards(
             self._sizing,
             placement["loads"],
@@ -237,7 +255,7 @@ class Elasticity:
         """Return the memory for shards in preparation, while there are so many others."""
         memory, jobs, cores = self.memory, self._plan.jobs, self._cores
         waiting = max(0, count - cores) * jobs
-        spare = self._settings.budget - memory + waiting * buffers(memory // (count * jobs))
+        spare = self.budget - memory + waiting * buffers(memory // (count * jobs))
         least, most = least_memory(self._plan) // jobs, memory // (self.shards * jobs)
         return SpareMemory(spare, least, most, cores)
 

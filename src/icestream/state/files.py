@@ -205,6 +205,11 @@ def _sync(path: str, flags: int = 0) -> None:
             os.close(descriptor)
 
 
+def _sync_all(paths: list[str]) -> None:
+    for path in paths:
+        _sync(path)
+
+
 class _LocalNewFile:
     """A file descriptor open for appending."""
 
@@ -342,9 +347,11 @@ class LocalFiles:
     def sync_files(self, paths: Collection[str]) -> None:
         if not paths:
             return
-        with ThreadPoolExecutor(min(len(paths), SYNCED_AT_ONCE)) as pool:
-            list(pool.map(_sync, paths))
-        for folder in sorted({folder_of(path) for path in paths}):
+        names = list(paths)
+        threads = min(len(names), SYNCED_AT_ONCE)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(_sync_all, (names[at::threads] for at in range(threads))))
+        for folder in sorted({folder_of(path) for path in names}):
             self.sync_folder(folder)
 
     def _make_folder(self, folder: str) -> None:

@@ -96,9 +96,13 @@ def test_keys_are_in_the_group_that_they_are_listed_in() -> None:
 def test_a_third_is_wanted_of_the_time_without_adaptation() -> None:
     names = [way.name for way in moving_skew.WAYS]
     ways = {name: {"p99_s": 1.0} for name in names} | {"none": {"p99_s": 3.0}}
-    assert all(bar.holds for bar in moving_skew.bars({"ways": ways}, 0))
+    balanced = {"p99_s": 1.0, "moves": 10, "lost_or_twice": 0}
+    fixed = {"p99_s": 2.0, "moves": 0, "lost_or_twice": 0}
+    real = {"rounds": 5, "with balancing": balanced, "without balancing": fixed}
+    assert all(bar.holds for bar in moving_skew.bars({"ways": ways, "cluster": real}, 0))
     ways["none"]["p99_s"] = 2.9
-    assert sum(bar.holds for bar in moving_skew.bars({"ways": ways}, 1)) == 0
+    balanced |= {"p99_s": 1.1, "moves": 9, "lost_or_twice": -1}
+    assert not any(bar.holds for bar in moving_skew.bars({"ways": ways, "cluster": real}, 1))
 
 
 def test_delays_are_drawn(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.registry import Size
-from bench.updates.overload import SCALES, judge, judge_paced, plot, summarise
+from bench.updates.overload import ON_SPARK, SCALES, judge, judge_paced, judge_rare, plot, summarise
 from bench.updates.paced_batches import longest_batches, waits_of_rare_keys
+from bench.updates.paced_on_spark import CASES
 
 
 def found(staleness: float, batches: list[float]) -> dict[str, Any]:
@@ -42,4 +43,9 @@ def test_a_run_that_failed_holds_no_bar() -> None:
 def test_paced_batches_are_the_same_every_time() -> None:
     slow = longest_batches()
     assert slow == longest_batches()
-    assert all(bar.holds for bar in judge_paced(slow, {"inplace": waits_of_rare_keys("inplace")}))
+    assert all(bar.holds for bar in judge_paced(slow))
+    assert all(bar.holds for bar in judge_rare({"inplace": waits_of_rare_keys("inplace")}))
+
+
+def test_every_case_on_spark_is_run() -> None:
+    assert set(CASES) == set(ON_SPARK)

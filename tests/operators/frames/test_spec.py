@@ -25,10 +25,16 @@ def _spec(function: str, column: str) -> FrameSpec:
 def test_an_aggregate_without_a_fixed_size_is_refused_with_what_to_do(
     function: str, column: str
 ) -> None:
-    with pytest.raises(DefinitionError, match=r"'found'.* move with events.*time slide.*session"):
+    with pytest.raises(DefinitionError, match=r"'found'.* move with events.*a row for every event"):
         _spec(function, column)
 
 
 @pytest.mark.parametrize("function", ["min", "last", "sum"])
 def test_an_aggregate_of_fixed_size_is_taken(function: str) -> None:
     assert _spec(function, "n").layout.fields
+
+
+def test_rows_within_a_range_are_features() -> None:
+    frame = Frame(rows=3, range=1000)
+    with pytest.raises(DefinitionError, match=r"over\(\.\.\., rows="):
+        FrameSpec((), pa.schema([]), INPUTS, frame, pa.timestamp("us"))

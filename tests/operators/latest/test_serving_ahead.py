@@ -18,6 +18,7 @@ from tests.fixtures.update_streams import (
     ManualClock,
     PlainUpdates,
     Quote,
+    SlowFirst,
     open_updates,
     quotes_plan,
     splits_of,
@@ -141,6 +142,20 @@ def test_bounded_waiting_for_a_slice_is_time_of_serving(
         served.append(len(pairs(query, [(f"n{n}", 1, 300 + n) for n in range(9)])))
     assert served[0] >= 2
     assert served[1] == served[0] - 1
+
+
+def test_spare_time_is_used_after_a_slow_first_call(
+    clock: ManualClock, spare: SpareTime, tmp_path: Path
+) -> None:
+    """The cost of a key is not known after a call that loads a model, but soon."""
+    each = EACH // 10
+    plan = quotes_plan(SlowFirst(clock, each=each), interval=30 * each)
+    query = open_updates(plan, tmp_path, shards=1)
+    spare.expected = 20 * each
+    batch = [(f"s{n}", 1, n) for n in range(200)]
+    assert len(pairs(query, batch)) == 1
+    spare.work()
+    assert len(pairs(query, [])) >= 10 + 0.5 * 30
 
 
 SEEDS = [pytest.param(n, marks=pytest.mark.slow) if n > 1 else n for n in range(100)]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.kernels.queue.order import APPLICATION
-from icestream.operators.latest.staleness_totals import StalenessTotals
+from icestream.operators.latest.staleness_totals import ReaderStaleness
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.queue.queue import UpdateQueue
@@ -35,7 +35,7 @@ def test_oracle_versions_add_up_to_the_whole(tmp_path: Path) -> None:
         served = plain.dequeue(4, now)
         report = queue.staleness(now)
         kinds = zip(
-            StalenessTotals(arena, queue).close(now),
+            ReaderStaleness(arena, queue).close(now),
             (report.application, report.queue),
             strict=True,
         )
@@ -67,5 +67,5 @@ def test_an_average_is_never_above_the_largest(tmp_path: Path) -> None:
         queue.enqueue(keys, keys, times, pa.record_batch([np.arange(version)], schema=VALUES))
         taken = queue.dequeue(version, now)
         queue.delivered(taken.id_high, taken.id_low, now)
-        for stale in chain(*StalenessTotals(arena, queue).close(now)):
+        for stale in chain(*ReaderStaleness(arena, queue).close(now)):
             assert stale.average <= stale.most

@@ -80,3 +80,51 @@ def test_bounded_conditions_are_one_row_of_words() -> None:
     groups.begin(MINUS_INFINITY)
     slots = groups.locate(*(pa.array([each], pa.uint64()).to_numpy() for each in (ord("x"), 1)))
     assert groups.read(0, slots).rows.to_pylist() == [{"__since.a": 1, "__since.b": 2}]
+
+
+def current(groups: PlainGroups, rows: list[Row]) -> list[tuple[Event, int]]:
+    groups.begin(0)
+    events = [(Event((ord(k), 1), le, INFINITY, (k, *met)), 1) for le, k, *met in rows]
+    operator = ConditionsMet(PAYLOAD, ["k"], CONDITIONS).current()
+    assert operator is not None
+    made = operator.on_changes(0, changes_from(events, PAYLOAD), groups, 0)
+    return [pair for batch in made for pair in events_of(batch)]
+
+
+def current_groups() -> PlainGroups:
+    operator = ConditionsMet(PAYLOAD, ["k"], CONDITIONS).current()
+    assert operator is not None
+    return PlainGroups(operator.synopses)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_oracle_conditions_that_are_met_now(seed: int) -> None:
+    random, groups = Random(seed), current_groups()
+    wanted: set[tuple[str, int]] = set()
+    shown: Counter[tuple[str, int]] = Counter()
+    for _ in range(6):
+        rows: list[Row] = [
+            (3, random.choice("xyz"), random.random() < 0.1, random.choice([None, None, True]))
+            for _ in range(3)
+        ]
+        wanted |= {(key, n) for _, key, *flags in rows for n, flag in enumerate(flags) if flag}
+        for event, count in current(groups, rows):
+            assert (event.le, event.re) == (3, INFINITY)
+            key, *flags = event.payload
+            shown.update({(key, n): count for n, flag in enumerate(flags) if flag})
+        assert shown == Counter(wanted)
+
+
+def test_bounded_conditions_are_one_word() -> None:
+    groups = current_groups()
+    for instant in range(50):
+        current(groups, [(instant, "x", True, instant % 2 == 0)])
+    groups.begin(0)
+    slots = groups.locate(*(pa.array([each], pa.uint64()).to_numpy() for each in (ord("x"), 1)))
+    assert groups.read(0, slots).rows.to_pylist() == [{"__met": 3}]
+
+
+def test_more_conditions_than_bits_keep_their_times() -> None:
+    names = [f"c{number}" for number in range(64)]
+    payload = pa.schema([("k", pa.string()), *((name, pa.bool_()) for name in names)])
+    assert ConditionsMet(payload, ["k"], names).current() is None

@@ -18,7 +18,9 @@ COUNT = (Aggregate("count", None, "n"),)
     ("make", "advice"),
     [
         (Frame, "give one"),
-        (lambda: Frame(range=SECOND, rows=3), "give one"),
+        (lambda: Frame(range=SECOND, rows=3, slide=RowsSlide(2)), "a row for every event"),
+        (lambda: Frame(range=SECOND, rows=3, peers=True), "a row for every event"),
+        (lambda: Frame(range=SECOND, rows=0), "positive"),
         (lambda: Frame(range=0), "positive"),
         (lambda: Frame(rows=-1), "positive"),
         (lambda: Frame(range=SECOND, slide=SECOND), r"use window\(range, slide\)"),
@@ -70,7 +72,7 @@ def test_frames_that_differ_describe_themselves_otherwise() -> None:
 def test_aggregates_that_keep_objects_are_refused_with_advice() -> None:
     keys, inputs = pa.schema([("k0", pa.int64())]), pa.schema([("x0", pa.int64())])
     chosen = (Aggregate("collect_list", "x0", "all"),)
-    with pytest.raises(DefinitionError, match="time slide"):
+    with pytest.raises(DefinitionError, match="a row for every event"):
         FrameSpec(chosen, keys, inputs, Frame(rows=3), pa.timestamp("us"))
 
 

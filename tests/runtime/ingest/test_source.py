@@ -100,7 +100,7 @@ def test_oracle_reading_files_directly_gives_the_same_rows(
     assert source.columns == {"ts": "ts", "key": "key", "value": "value"}
     expected = rows(spark, frame, tmp_path, "rows")
     with monkeypatch.context() as patch:
-        patch.setattr(executors.FileExchangeExecutor, "_from_rows", None)
+        patch.setattr(executors.SparkExecutor, "_from_rows", None)
         assert rows(spark, frame, tmp_path, "auto") == expected
     assert expected
 
@@ -196,7 +196,7 @@ def test_oracle_processing_times_of_files_that_tasks_read_are_sparks(
 ) -> None:
     write(tmp_path / "in", kind, 5, rows=20)
     frame = stream_of(spark, tmp_path / "in", kind).withColumn("now", sf.current_timestamp())
-    monkeypatch.setattr(executors.FileExchangeExecutor, "_from_rows", None)
+    monkeypatch.setattr(executors.SparkExecutor, "_from_rows", None)
     query = (
         ice.stream(frame.select("key", sf.col("now").alias("at")), time="at")
         .window("1 millisecond")
@@ -258,7 +258,7 @@ def test_oracle_reading_the_files_of_several_streams_gives_the_same_rows(
     for mode in ("rows", "auto"):
         with monkeypatch.context() as patch:
             if mode == "auto":
-                patch.setattr(executors.FileExchangeExecutor, "_from_rows", None)
+                patch.setattr(executors.SparkExecutor, "_from_rows", None)
             pairs(frames, tmp_path, mode).awaitTermination()
         out = spark.read.parquet(str(tmp_path / mode / "out")).drop("lifetime")
         found[mode] = sorted(map(tuple, out.collect()))

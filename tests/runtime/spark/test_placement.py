@@ -7,6 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
+from pyspark.sql import SparkSession
+
 from icestream.runtime.spark.placement import CachedPartitions, slots_for, tidy_host
 from icestream.state.arena import Arena, is_working
 from icestream.state.budget import Budget
@@ -106,3 +109,8 @@ def test_tasks_keep_their_executors_when_handles_are_spread() -> None:
     assert handles.get(6).partitions == (1, 3, 0, 2, 5, 4)
     assert handles.get(6).partitions == (1, 3, 0, 2, 5, 4), "until they are spread again"
     assert slots_for(["a", None, "gone", "b"], ["b", "a", "a", "c"]) == (1, 2, 3, 0)
+
+
+@pytest.mark.spark
+def test_one_machine_is_one_host(spark: SparkSession) -> None:
+    assert len(CachedPartitions(spark).hosts) == 1

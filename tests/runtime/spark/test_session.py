@@ -72,7 +72,7 @@ def test_a_warm_machine_starts_no_process(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert len(started) == 1
 
 
-@pytest.mark.parametrize("exchange", ["files", "shuffle"])
+@pytest.mark.parametrize("exchange", ["files", "storage"])
 def test_oracle_a_session_with_sparks_own_settings_gives_the_same_rows(
     exchange: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,7 +302,7 @@ def test_executors_are_asked_for_with_dynamic_allocation() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("exchange", ["files", pytest.param("shuffle", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("exchange", ["files", pytest.param("storage", marks=pytest.mark.slow)])
 def test_oracle_a_running_query_is_rescaled_without_a_trace(
     spark: SparkSession, tmp_path: Path, exchange: str
 ) -> None:

@@ -44,12 +44,12 @@ def test_oracle_nexmark(number: str, way: str, sources: dict[str, Any], tmp_path
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("batches", [1, 9, 90])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", KEYED)
 def test_oracle_tables_by_key_hold_the_rows_of_nexmark(
-    number: str, batches: int, sources: dict[str, Any], tmp_path: Path
+    number: str, way: str, sources: dict[str, Any], tmp_path: Path
 ) -> None:
-    rows = table_here(ice.sql(statement(number), **sources), tmp_path, batches=batches)
+    rows = table_here(ice.sql(statement(number), **sources), tmp_path, **WAYS[way])
     assert determined(number, rows) == determined(number, answer(number, TABLES))
 
 

@@ -146,6 +146,11 @@ REFUSED = {
         FROM a""": "a frame ends with CURRENT ROW",
     """SELECT sum(v) OVER (ORDER BY ts RANGE BETWEEN 5 PRECEDING AND CURRENT ROW) AS s
         FROM a""": "RANGE is followed by an interval",
+    "SELECT sum(v) OVER w AS s FROM a": r"no window is called 'w': write WINDOW w AS",
+    "SELECT sum(v) OVER late AS s FROM a WINDOW later AS (ORDER BY ts)": "did you mean 'later'",
+    "SELECT sum(v) OVER (w ORDER BY ts) AS s FROM a WINDOW w AS (PARTITION BY k)": "write OVER w",
+    """SELECT sum(v) OVER w AS s FROM a
+        WINDOW w AS (ORDER BY ts), W AS (ORDER BY ts)""": "another window is also called 'W'",
     "SELECT k FROM a WHERE ROW_NUMBER() OVER (ORDER BY v) < 3": "goes around the query",
     "SELECT k FROM a WHERE count(*) > 1": "conditions on them go into HAVING",
     "SELECT k, v FROM a GROUP BY k": "'v' has many values in a group: add it to GROUP BY",

@@ -268,16 +268,6 @@ def test_a_queue_goes_on_in_another_task(tmp_path: Path) -> None:
     again.discard()
 
 
-def test_naive_pages_keep_a_location_for_every_key() -> None:
-    queue = UpdateQueue(FIXED, naive=True)
-    put(queue, [(key, key, key) for key in range(10)])
-    queue.dequeue(8, 20)
-    assert (queue.pages.used, queue.effective_use) == (10, 0.2)
-    put(queue, [(0, 30, 7)])
-    assert queue.dequeue(5, 40).rows["n"].to_pylist() == [8, 9, 7]
-    assert queue.pages.used == 10
-
-
 def test_queues_share_a_pool_of_pages() -> None:
     pool = PagePool(page_bytes=256)
     first = UpdateQueue(FIXED, pool=pool, name="first")

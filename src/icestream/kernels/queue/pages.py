@@ -41,8 +41,7 @@ PAGES = 3
 USED = 4
 MOST_SPACE_PAGES = 5
 MOST_USED = 6
-KEEPS = 7
-SPACE_FACTS = 8
+SPACE_FACTS = 7
 
 #: words of a page: first freed unit plus one, units ever used, units in use, its neighbours among
 #: the open pages of its space or the next free page of the pool, whether it is open

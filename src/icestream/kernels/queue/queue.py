@@ -48,7 +48,7 @@ from icestream.kernels.queue.order import (
     link,
     unlink,
 )
-from icestream.kernels.queue.pages import KEEPS, PoolArrays
+from icestream.kernels.queue.pages import PoolArrays
 from icestream.kernels.queue.staleness import AREA, FROM, NONE, RealTable, settle
 from icestream.kernels.queue.unit_chains import free_row, take_row, write_row
 
@@ -199,7 +199,7 @@ def take_one(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> No
 @lean_kernel
 def release_one(store: CellArrays, cell: int) -> None:
     """Free the location of one key of an update queue for which no reader waits any more."""
-    if store.cells[cell, WAITED_FOR] == 0 and store.space[KEEPS] == 0:
+    if store.cells[cell, WAITED_FOR] == 0:
         free_value(store, cell)
 
 

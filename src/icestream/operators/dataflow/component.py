@@ -37,7 +37,7 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.join_step import JoinStores
 from icestream.operators.dataflow.join_traces import Traces
-from icestream.operators.dataflow.results import ResultBuffer
+from icestream.operators.dataflow.results import KeyRows, ResultBuffer
 from icestream.operators.dataflow.sorted_changes import (
     INNER,
     apart,
@@ -124,11 +124,15 @@ class ComponentOperator:
         self._around = -1
         #: whether groups of the current chunk may bypass the store
         self._transient = False
-        self._buffer = {
-            step.view: ResultBuffer(stores.gathered_bytes // HELD_BACK)
-            for step in spec.steps
-            if isinstance(step, Emit) and spec.rows_of[step.view].mode == "update"
-        }
+        #: the room of a buffer, and those of views that need one
+        self._held_back = stores.gathered_bytes // HELD_BACK
+        self._buffer: dict[int, ResultBuffer | KeyRows] = {}
+        for step in spec.steps:
+            match step:
+                case Emit(view=view) if spec.rows_of[view].mode == "update":
+                    self._buffer[view] = ResultBuffer(self._held_back)
+                case Emit(view=view) if view in spec.by_key:
+                    self._buffer[view] = KeyRows()
         self._traces = Traces(spec.steps, spec.partitions, spec.sample)
         self._dropped_before = self._dropped
 
@@ -275,8 +279,8 @@ class ComponentOperator:
     def _came(self, number: int, edge: int) -> Iterator[pa.RecordBatch]:
         """Yield the changes of an edge, as many at a time as fit into memory."""
         assert self._inputs is not None
-        room = self._stores.gathered_bytes
-        room -= len(self._buffer) * (room // HELD_BACK)
+        buffers = sum(isinstance(each, ResultBuffer) for each in self._buffer.values())
+        room = self._stores.gathered_bytes - buffers * self._held_back
         if isinstance(self._stores, JoinStores):
             return collected(self._inputs, edge, room)
         spec = self._spec

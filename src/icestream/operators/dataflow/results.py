@@ -7,6 +7,7 @@ Invariants:
    (`test_bounded_changes_are_held_back_while_there_is_room`).
 3. However high the count of an event, few rows are in memory
    (`test_bounded_an_event_that_comes_very_often`).
+4. Rows by key are emitted once, the last ones of the key (`test_rows_by_key_are_the_last_ones`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ import pyarrow as pa
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    LE,
+    RE,
+    column_of,
+    identities_of,
+    payload_of,
+)
 from icestream.operators.lifetimes.consolidate import consolidated
 
 #: the lifetime column of every row, and the column with its change in update mode
@@ -108,15 +116,53 @@ class ResultBuffer:
         """Buffer changes; yield all, added up, once they exceed the memory."""
         self._held.append(changes)
         if self._bytes > self._room:
-            self._held = [consolidated(pa.concat_batches(self._held))]
+            self._held = [self._left()]
             if 2 * self._bytes > self._room:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        held, self._held = self._held, []
-        if held:
-            yield consolidated(pa.concat_batches(held))
+        if self._held:
+            left = self._left()
+            self._held = []
+            yield left
+
+    def _left(self) -> pa.RecordBatch:
+        """Return what is buffered without changes that cancel out: there are none if all add."""
+        together = pa.concat_batches(self._held)
+        return together if (column_of(together, DIFF) > 0).all() else consolidated(together)
 
     @property
     def _bytes(self) -> int:
         return sum(each.nbytes for each in self._held)
+
+
+class KeyRows:
+    """Rows of mode `now` straight from an operator by their key, once for each key that changed.
+
+    A batch has all rows of its keys. Several batches of one key follow each other, and the last one
+    counts; no other key is in them.
+    """
+
+    def __init__(self) -> None:
+        self._held: pa.RecordBatch | None = None
+
+    def take(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of keys of which no others can follow."""
+        if self._held is not None and not _is_one_group(self._held.slice(0, 1), changes):
+            yield from self.rest()
+        if _is_one_group(changes):
+            self._held = changes
+        else:
+            yield changes
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        held, self._held = self._held, None
+        if held is not None:
+            yield held
+
+
+def _is_one_group(*batches: pa.RecordBatch) -> bool:
+    """Return whether all changes are of one group."""
+    first = [each[0] for each in identities_of(batches[0])]
+    pairs = (zip(identities_of(each), first, strict=True) for each in batches)
+    return all((column == one).all() for pair in pairs for column, one in pair)

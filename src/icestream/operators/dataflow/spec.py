@@ -31,6 +31,7 @@ from icestream.operators.dataflow.steps import (
 )
 from icestream.operators.frames.event_frames import EventFramesSpec
 from icestream.operators.lifetimes.changes import LifetimeOperator
+from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.multi_join.spec import JOINED, MERGED, MultiJoinSpec
 from icestream.state.groups.options import lifetimes
 from icestream.state.groups.spec import Synopsis
@@ -101,6 +102,19 @@ class ComponentSpec:
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         return consumers(self.steps)
+
+    @cached_property
+    def by_key(self) -> frozenset[int]:
+        """Return the views of mode `now` whose rows come straight from an operator by their key."""
+        emitted = (
+            (step, self.steps[step.inputs[0]]) for step in self.steps if isinstance(step, Emit)
+        )
+        return frozenset(
+            step.view
+            for step, before in emitted
+            if self.rows_of[step.view].mode == "now"
+            and not (isinstance(before, Stateful) and isinstance(before.operator, NowOutput))
+        )
 
     @cached_property
     def received(self) -> tuple[tuple[int, int], ...]:

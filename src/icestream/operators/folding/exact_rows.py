@@ -258,6 +258,8 @@ def unpacked_at(
 
 def stored_layout(payload: memoryview | bytes, layout: Layout) -> Layout:
     """Return the layout of the exact rows that bytes hold."""
+    if not layout.sums and type(layout) is Layout:
+        return layout
     return replace_extents(layout).widened(_read_head(_head(payload, len(layout.sums)))[0])
 
 

@@ -38,12 +38,15 @@ class FrameSpec(AggregateSpec):
                 "each grouping, or let each group count its own rows with partitionBy"
             )
             raise DefinitionError(msg)
+        if self.frame.within_range:
+            msg = "rows within a range of time are features: use over(..., rows=..., range=...)"
+            raise DefinitionError(msg)
         for each in self.aggregates:
             if needs_objects(each, self.types):
                 of = "" if each.is_object else f" of a {self.types[each.columns[0]]}"
                 msg = (
-                    f"{each.function}{of} (as {each.alias!r}) is not available over "
-                    "windows that move with events: its state has no fixed size. Give the window a "
-                    "time slide, as in window(range, slide), or use session(gap)"
+                    f"{each.function}{of} (as {each.alias!r}) has no state of fixed size: over "
+                    "windows that move with events it needs a row for every event, as in "
+                    "window(range, slide='event') or rows(n, partitionBy=...), and one groupBy"
                 )
                 raise DefinitionError(msg)

@@ -5,7 +5,9 @@ of what is left, by its expected work, so what one leaves the next has. A call o
 function takes a fixed time plus a time per key. Both are learnt from past calls; newer ones count
 more. Each slice is planned to take half of the remaining time, so a wrong estimate is noticed while
 half of the time is left; the last slices are small. Nothing is known before the first call: it
-serves one key. A call that takes far longer than expected counts only if the next one does, too.
+serves one key, and a second one follows only if there is time for as long a call again. What a
+shard has learnt, the shards after it begin with. A call that takes far longer than expected counts
+only if the next one does, too.
 
 Invariants:
 1. Slices of a function with steady cost end within the available time, and use most of it
@@ -14,12 +16,14 @@ Invariants:
 2. A task always serves at least one key for each step (`test_a_batch_without_time_serves_one_key`,
    `test_a_task_without_time_serves_one_key`).
 3. One slow call does not slow down the calls after it (`test_one_slow_call_is_not_believed`).
+4. Also the first batches keep their time (`test_bounded_the_first_batches_keep_their_time`).
 
 Cost: eight numbers for each step, kept from batch to batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from icestream.core.times import INFINITY, Micros
@@ -47,9 +51,14 @@ class ServingTime:
     spent: Micros = 0
     #: numbers of the steps that have served a key
     served: set[int] = field(default_factory=set)
+    #: what the shards so far have learnt about each step
+    learnt: dict[int, Pace] = field(default_factory=dict)
 
-    def share(self) -> Micros:
-        """Return the microseconds of the next shard; each shard asks once."""
+    def share(self, paces: Sequence[Pace] = ()) -> Micros:
+        """Return the microseconds of the next shard; its paces take over what others learnt."""
+        for step, pace in enumerate(paces):
+            pace.adopt(self.learnt.get(step, pace))
+            self.learnt[step] = pace
         if self.budget == INFINITY:
             return INFINITY
         mine, *others = self.weights or [1.0]
@@ -64,6 +73,11 @@ class Pace:
     #: weight, keys, keys squared, microseconds, keys times microseconds, largest slice; keys and
     #: microseconds of a surprisingly slow last call
     sums: list[float] = field(default_factory=lambda: [0.0] * _SUMS)
+
+    def adopt(self, other: Pace) -> None:
+        """Take over what another pace of the same step has learnt, if this one knows nothing."""
+        if not self.sums[0] and (other.sums[0] or not self.sums[6]):
+            self.sums[:] = other.sums
 
     def learn(self, keys: int, took: float) -> None:
         """Record a call that served `keys` keys in `took` microseconds."""
@@ -117,7 +131,8 @@ class Pace:
         The first slice of a batch has at least one key, whatever the time.
         """
         if self.sums[0] == 0:
-            return int(first or left > 0)
+            doubted, slow = self.sums[6:]
+            return int(first or left > (slow / doubted if doubted else 0))
         call, each = self.cost
         if left < call + each:
             return int(first)

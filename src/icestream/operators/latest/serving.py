@@ -43,7 +43,7 @@ from icestream.operators.latest.serving_ahead import (
     served_ahead,
 )
 from icestream.operators.latest.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
-from icestream.operators.latest.staleness_totals import StalenessTotals
+from icestream.operators.latest.staleness_totals import ReaderStaleness
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.update_operator import AppendOperator, UpdateInputs
 from icestream.operators.latest.waiting_keys import WaitingKeys
@@ -68,8 +68,8 @@ class Serving:
     #: when the rows of the previous version reached the application; None if unknown
     delivered: Micros | None
     clock: Clock
-    #: a key without updates for this many microseconds is dropped
-    forget: Micros | None = None
+    #: keys without updates since then are dropped
+    forget: Micros = MINUS_INFINITY
     #: whether every update is processed, not only the newest
     whole: bool = False
     #: trust rank of each input of a union, 0 is most
@@ -78,8 +78,6 @@ class Serving:
     front: PreQueueNode | None = None
     #: how long keys may be served after the version, until the next one begins; 0 for not at all
     ahead: Micros = 0
-    #: the latest time of all updates, also of other shards
-    latest: Micros = MINUS_INFINITY
 
 
 class ServingOperator:
@@ -100,7 +98,7 @@ class ServingOperator:
         self._pre_queue = None if spec.front is None else PreQueueOperator(spec.front, shard)
         self._log = ServingLog(shard, self._waiting, spec.payload, self._pre_queue)
         self._staleness = [
-            StalenessTotals(shard.arena, reader, f"books{number}", self._waiting.cold)
+            ReaderStaleness(shard.arena, reader, f"books{number}", self._waiting.cold)
             for number, reader in enumerate(self._waiting.readers)
         ]
         self._batch: NewestUpdates | None = None
@@ -164,6 +162,9 @@ class ServingOperator:
             if found.is_next(self._waiting.read(reader, found.count)):
                 self._ahead[reader] = found
                 self._waiting.serve(reader, found.count, self._spec.clock.now())
+                self._waiting.paces[reader].adopt(found.pace)
+                if found.count:
+                    time.served.add(reader)
 
     def _offer_ahead(self) -> None:
         """Let the next keys be served until the next version begins."""
@@ -171,12 +172,12 @@ class ServingOperator:
         keys = []
         for reader, pace in enumerate(self._waiting.paces):
             call, each = pace.cost
-            known = left > call and pace.sums[0]
-            most = min(MOST_KEYS, int(2 * (left - call) / max(each, 1.0))) if known else 0
+            most = min(MOST_KEYS, int(2 * (left - call) / max(each, 1.0))) if left > call else 0
             keys.append(self._waiting.read(reader, most))
         if any(map(len, keys)):
             steps, paces = list(self._spec.steps.values()), self._waiting.paces
-            SPARE_TIME.offer(ShardAhead(self._shard.arena.path(_AHEAD), keys, steps, paces))
+            path, clock = self._shard.arena.path(_AHEAD), self._spec.clock.monotonic
+            SPARE_TIME.offer(ShardAhead(path, keys, steps, paces, clock))
 
     def _hold(self, inputs: Inputs) -> None:
         """Separate the newest update of each key from earlier ones; all are processed."""
@@ -231,7 +232,7 @@ class ServingOperator:
         if self._spec.whole:
             yield from self._serve_all(served)
         else:
-            self._share = self._spec.time.share()
+            self._share = self._spec.time.share(self._waiting.paces)
             yield from self._serve(served)
         self._waiting.learn_costs()
         forgot = self._forget()
@@ -264,11 +265,9 @@ class ServingOperator:
 
     def _forget(self) -> Micros:
         """Drop keys without updates for long; return since when."""
-        known = self._waiting.keys
-        if self._spec.forget is None or not known:
+        known, before = self._waiting.keys, self._spec.forget
+        if before == MINUS_INFINITY or not known:
             return MINUS_INFINITY
-        # a time from the future says nothing about the other keys
-        before = min(self._spec.latest, self._spec.clock.now()) - self._spec.forget
         self._waiting.forget(before)
         dropped = known - self._waiting.keys
         for staleness in self._staleness:

@@ -1,7 +1,8 @@
 """Serving keys between two versions, while no task runs: Spark plans, commits and reads meanwhile.
 
 Idea: at the end of a version a shard copies the rows of its next keys. A thread of the process
-calls the step for them, a slice at a time, until the next task begins. The results wait in a file
+calls the step for them, a slice at a time, until the next task begins; if the step's cost is not
+known yet, one key at first. The results wait in a file
 beside the arrays of the shard's arena, which the thread holds locked: whichever process gets the
 shard asks for them by a byte in that file and waits for the lock, for one slice at most. The next
 version begins with these results, before it takes updates: as if the task had gone on serving.
@@ -58,6 +59,8 @@ class ServedAhead:
     """What a step made of the next keys of a reader."""
 
     keys: Dequeued
+    #: what calls cost, as far as the shard knew and its spare time taught
+    pace: Pace = field(default_factory=Pace)
     count: int = 0
     calls: int = 0
     made: list[pa.RecordBatch] = field(default_factory=list)
@@ -88,11 +91,14 @@ class ShardAhead:
         keys: Sequence[Dequeued],
         steps: Sequence[UpdateStep],
         paces: Sequence[Pace],
+        clock: Callable[[], float],
     ) -> None:
-        """Create the file for the results; `keys` has those of each step."""
+        """Create the file for the results; `keys` has those of each step, `clock` seconds."""
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
-        self._steps, self._paces = steps, paces
-        self._served = [ServedAhead(each) for each in keys]
+        self._steps, self._clock = steps, clock
+        self._served = [
+            ServedAhead(each, Pace(list(pace.sums))) for each, pace in zip(keys, paces, strict=True)
+        ]
         self._turns = deque(range(len(steps)))
 
     def begin(self) -> None:
@@ -105,11 +111,14 @@ class ShardAhead:
             return False
         reader = self._turns.popleft()
         step, served = self._steps[reader], self._served[reader]
-        count = self._paces[reader].slice(left // (1 + len(self._turns)), first=False)
+        first = not served.pace.sums[0] and not served.count
+        count = served.pace.slice(left // (1 + len(self._turns)), first=first)
         rows = served.keys.rows.slice(served.count, count)
         if rows.num_rows:
+            began = self._clock()
             made = list(step.served(rows.select(step.payload.names)))
             good = [each for each in made if not isinstance(each, BadRows)]
+            served.pace.learn(rows.num_rows, 1e6 * (self._clock() - began))
             # the task reports rows that fail
             if len(good) == len(made):
                 served.made += good
@@ -170,7 +179,7 @@ class SpareTime:
         self._clock = clock
         #: microseconds until the next task, the shorter of the last two gaps; 0 if not known
         self.expected: Micros = 0
-        self._gap: Micros = 0
+        self._gap: Micros | None = None
         self._offered: list[Proceeding] = []
         #: microseconds that the current task waited for a slice, until they are counted
         self._waited: Micros = 0
@@ -196,7 +205,7 @@ class SpareTime:
         """Note that a task begins, and wait for the slice under way."""
         if self._began is not None:
             gap = int(1e6 * (self._clock() - self._began))
-            self.expected, self._gap = min(gap, self._gap), gap
+            self.expected, self._gap = min(gap, gap if self._gap is None else self._gap), gap
             self._began = None
         self._over.set()
         if self._thread is not None:

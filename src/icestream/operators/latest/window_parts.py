@@ -32,7 +32,7 @@ from icestream.operators.latest.saved_arrays import (
     common_ranges,
 )
 from icestream.operators.latest.window_aggregate import WindowedUpdates
-from icestream.operators.latest.window_staleness_totals import WindowStalenessTotals
+from icestream.operators.latest.window_staleness import WindowStaleness
 from icestream.operators.protocol import Shard
 from icestream.state.identities import EVERY_ID, IdRange
 from icestream.state.queue.eviction import SHARE
@@ -77,7 +77,7 @@ class WindowParts:
         self._kept = SavedArrays(shard.arena, shard.account)
         #: the files, if not all keys fit
         self._files = SavedParts(shard.arena, "parts")
-        self._core: tuple[WindowedUpdates, WindowStalenessTotals] | None = None
+        self._core: tuple[WindowedUpdates, WindowStaleness] | None = None
         #: approximate bytes of all parts that were closed
         self.size = 0
 
@@ -87,7 +87,7 @@ class WindowParts:
         return self._opened[0]
 
     @property
-    def staleness(self) -> WindowStalenessTotals:
+    def staleness(self) -> WindowStaleness:
         """Return the staleness of the part in memory."""
         return self._opened[1]
 
@@ -174,16 +174,16 @@ class WindowParts:
             self.close(ids)
 
     @property
-    def _opened(self) -> tuple[WindowedUpdates, WindowStalenessTotals]:
+    def _opened(self) -> tuple[WindowedUpdates, WindowStaleness]:
         if self._core is None:
             self._core = self._attached(self._kept.load())
         return self._core
 
-    def _attached(self, known: State | None) -> tuple[WindowedUpdates, WindowStalenessTotals]:
+    def _attached(self, known: State | None) -> tuple[WindowedUpdates, WindowStaleness]:
         windows = self._operator(PagePool(self._shard.arena, name="windows.pool"))
         if known is not None:
             windows.recall(known)
-        return windows, WindowStalenessTotals(self._shard.arena, windows.queue)
+        return windows, WindowStaleness(self._shard.arena, windows.queue)
 
     def _bring(self, state: State) -> None:
         arrays = self.windows.queue.arrays

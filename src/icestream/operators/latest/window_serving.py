@@ -123,10 +123,8 @@ class WindowServing:
     delivered: Micros | None = None
     #: the watermark after the batch: windows that end before it are full
     watermark: Micros = MINUS_INFINITY
-    #: after how long without updates keys are forgotten; None: never
-    forget: Micros | None = None
-    #: the latest time of all updates, also of other shards
-    latest: Micros = MINUS_INFINITY
+    #: keys without updates since then are dropped
+    forget: Micros = MINUS_INFINITY
 
 
 class WindowServingOperator:
@@ -176,9 +174,9 @@ class WindowServingOperator:
         if self._pre_queue is not None:
             late = self._pre_queue.late - late
         reports, calls = [ServingReport(outdated=late)], dict[IdRange, Calls]()
-        ended, forgot, divided = 0, list[Micros](), False
+        ended, forgot, divided, before = 0, False, False, self._spec.forget
         time, parts = self._spec.time, self._parts
-        share, spent, parts.size = time.share(), time.spent, 0
+        share, spent, parts.size = time.share(self._paces), time.spent, 0
         left = parts.in_turn()
         while left:
             ids = left.pop()
@@ -195,14 +193,14 @@ class WindowServingOperator:
             )
             yield from self._serve(calls.setdefault(ids, []), rest)
             reports.append(replace(self._closed(), outdated=outdated))
-            forgot += self._forget()
+            forgot |= before != MINUS_INFINITY and parts.forget(before)
             parts.close(ids)
         if self._pre_queue is not None:
             if forgot:
-                self._pre_queue.forget(min(forgot))
+                self._pre_queue.forget(before)
             self._pre_queue.save()
         self._header["pace"] = [pace.sums for pace in self._paces]
-        self._write(calls, ended, anew=divided or bool(forgot))
+        self._write(calls, ended, anew=divided or forgot)
         self._report = replace(
             combined_report(reports), serving=sum(each.serving for each in reports)
         )
@@ -246,14 +244,6 @@ class WindowServingOperator:
             queued=queue.whole,
             queued_lately=queue.lately,
         )
-
-    def _forget(self) -> list[Micros]:
-        """Drop keys without updates for long; return since when, if there are any."""
-        if self._spec.forget is None or self._spec.latest == MINUS_INFINITY:
-            return []
-        # a time from the future says nothing about the other keys
-        before = min(self._spec.latest, self._spec.clock.now()) - self._spec.forget
-        return [before] if self._parts.forget(before) else []
 
     def _serve(self, calls: Calls, share: Micros) -> Iterator[Emitted]:
         clock, windows, time = self._spec.clock, self._parts.windows, self._spec.time

@@ -26,7 +26,8 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.checks import is_word
 from icestream.operators.folding.columns import InputColumn
-from icestream.operators.lifetimes.consolidate import identities
+from icestream.operators.lifetimes.changes import identities_of, payload_of
+from icestream.operators.lifetimes.consolidate import identities, numbered
 
 _WORST = np.int64(-(2**63))
 _BEST = np.int64(2**63 - 1)
@@ -83,6 +84,23 @@ class Ordering:
         places = np.empty(len(order), dtype=np.int64)
         places[order] = np.arange(len(order))
         return places
+
+    def selected(self, changes: pa.RecordBatch, k: int) -> pa.RecordBatch:
+        """Return the events that rank at least as high as the k-th of the same group."""
+        if not changes.num_rows:
+            return changes
+        ranks = self.ranks(payload_of(changes))
+        numbers, heads = numbered(*identities_of(changes))
+        if k == 1:
+            least = np.full(len(heads), np.iinfo(np.int64).min)
+            np.maximum.at(least, numbers, ranks)
+        else:
+            order = np.lexsort((~ranks, numbers))
+            counts = np.bincount(numbers)
+            last = np.cumsum(counts) - np.maximum(counts - k, 0) - 1
+            least = ranks[order[last]]
+        chosen = ranks >= least[numbers]
+        return changes if chosen.all() else changes.filter(pa.array(chosen))
 
 
 def _is_text(kind: pa.DataType) -> bool:

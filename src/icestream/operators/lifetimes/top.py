@@ -50,7 +50,6 @@ from icestream.operators.lifetimes.changes import (
     PromptOperator,
     changes_of,
     column_of,
-    identities_of,
     with_column,
 )
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
@@ -60,6 +59,7 @@ from icestream.operators.lifetimes.counted_intervals import (
     TimeSegments,
     revised,
 )
+from icestream.operators.lifetimes.current_top import CurrentTop
 from icestream.operators.lifetimes.ordering import Order, Ordering
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
@@ -193,25 +193,16 @@ class TopK(PromptOperator):
         """Return the same of an input that never retracts an event."""
         return TopK(*self._made_of, rank=self._rank, grows=True)
 
+    def current(self) -> CurrentTop:
+        """Return the same of events that stay, where nobody asks for the past."""
+        return CurrentTop(self._payload, self._k, self._ordering, self._rank)
+
     def selected(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Return the events that may be among the best of their group, if nothing is known of it.
 
         They live at the same time, and the input grows: no other of them is ever shown.
         """
-        if not changes.num_rows:
-            return changes
-        ranks = self._ordering.ranks(payload_of_changes(changes))
-        numbers, heads = numbered(*identities_of(changes))
-        if self._k == 1:
-            least = np.full(len(heads), np.iinfo(np.int64).min)
-            np.maximum.at(least, numbers, ranks)
-        else:
-            order = np.lexsort((~ranks, numbers))
-            counts = np.bincount(numbers)
-            last = np.cumsum(counts) - np.maximum(counts - self._k, 0) - 1
-            least = ranks[order[last]]
-        chosen = ranks >= least[numbers]
-        return changes if chosen.all() else changes.filter(pa.array(chosen))
+        return self._ordering.selected(changes, self._k)
 
     def on_last_changes(
         self,

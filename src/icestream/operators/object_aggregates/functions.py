@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from icestream.core.arrays import Mask
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
@@ -62,12 +63,20 @@ def function_of(aggregate: Aggregate, types: Types) -> ObjectFunction:
 
 
 def failed_rows(
-    aggregate: Aggregate, function: ObjectFunction, rows: pa.RecordBatch
+    aggregate: Aggregate,
+    function: ObjectFunction,
+    rows: pa.RecordBatch,
+    chosen: Mask | None = None,
 ) -> Iterator[BadRows]:
-    """Yield the rows of a call on which an object function of the user failed, and forget them."""
+    """Yield the rows of a call on which an object function of the user failed, and forget them.
+
+    `chosen` are the rows that are reported, all by default.
+    """
     if isinstance(function, user_aggregates.UserFunction):
         for place, error in function.failures:
-            yield BadRows(aggregate.text, error, rows.slice(place, 1))
+            at = min(place, rows.num_rows - 1)
+            if chosen is None or chosen[at]:
+                yield BadRows(aggregate.text, error, rows.slice(at, 1))
         function.failures.clear()
 
 

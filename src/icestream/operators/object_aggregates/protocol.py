@@ -2,7 +2,8 @@
 
 Idea: a function has a type of state and three steps, each for many groups at once. `lift` computes
 a state for each run of events, `combine` merges each run of states into one, `lower` computes the
-answer of a state. States are Arrow values, with the same form on the log as in memory.
+answer of a state. States are Arrow values, with the same form on the log as in memory. `over`
+answers windows that slide over states: what a function can take back need not be combined again.
 
 Invariants (of every function, by `tests/operators/object_aggregates/test_functions.py`):
 1. Lowering the combined states of any cut of the events equals lowering all of them lifted at once,
@@ -10,6 +11,8 @@ Invariants (of every function, by `tests/operators/object_aggregates/test_functi
 2. A group without values has Spark's answer for it: null, zero or an empty list
    (`test_a_group_of_nulls_has_sparks_answer`).
 3. States come back from the log as they were (`test_states_survive_the_log`).
+4. Answers over windows that slide are those of each window alone
+   (`test_oracle_sliding_equals_combining_each_window`).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.sliding import Slides
 
 Types = Mapping[str, pa.DataType]
 
@@ -52,6 +56,10 @@ class ObjectFunction(ABC):
     @abstractmethod
     def lower(self, states: pa.Array) -> pa.Array:
         """Return the answer of each state."""
+
+    def over(self, states: pa.Array, slides: Slides) -> pa.Array:
+        """Return the answer of each window that slides over states, in order of time."""
+        return self.lower(slides.combined(states, self.combine))
 
 
 @dataclass(frozen=True)

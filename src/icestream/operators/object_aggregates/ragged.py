@@ -50,6 +50,12 @@ def lengths(lists: pa.Array) -> Ints:
     return np.diff(np.asarray(lists.offsets)).astype(np.int64)
 
 
+def starts_of(lists: pa.Array) -> Ints:
+    """Return where the values of each ragged list begin among all, and where the last one ends."""
+    offsets: Ints = np.asarray(lists.offsets).astype(np.int64)
+    return offsets - offsets[:1]
+
+
 def lists_of(bounds: Ints, values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return ragged lists of a list type, sliced from flat values."""
     return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values, type=kind)

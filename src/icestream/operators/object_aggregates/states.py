@@ -100,6 +100,11 @@ class States:
         entries = self._fold(tuples, slots, id_high[firsts], id_low[firsts])
         return panes[firsts], self.batch(entries, keys.columns, states)
 
+    def folded(self, events: pa.RecordBatch, slots: Ints, count: int) -> pa.RecordBatch:
+        """Return the states of `count` groups without keys or objects, of events in `slots`."""
+        nobody = np.zeros(count, dtype=np.uint64)
+        return self.batch(self._fold(events, slots, nobody, nobody), [], [])
+
     def empty(self, number: int, count: int) -> pa.Array:
         """Return states of an object aggregate that has seen no value."""
         aggregate, function = self._objects[number]

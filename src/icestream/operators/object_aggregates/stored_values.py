@@ -22,8 +22,10 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Floats, Ints, Mask
+from icestream.core.arrays import Floats, Ints, Mask, Table
 from icestream.core.errors import DefinitionError, InputError
+from icestream.kernels.ranges import numbers_of
+from icestream.kernels.sliding_counts import DISTINCT, LISTED, MOST, RANKS
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.protocol import (
     Types,
@@ -41,8 +43,12 @@ from icestream.operators.object_aggregates.ragged import (
     plain_floats,
     present,
     spread,
+    starts_of,
     tally,
 )
+from icestream.operators.object_aggregates.sliding import Slides
+
+_NONE: Floats = np.empty(0)
 
 
 def doubles(values: pa.Array) -> pa.Array:
@@ -113,6 +119,14 @@ class CollectList(ValueFunction):
         bounds = np.concatenate([[0], np.cumsum(lengths(states))])
         return lists_of(bounds, states.flatten().field("value"), self.result)
 
+    def over(self, states: pa.Array, slides: Slides) -> pa.Array:
+        """List the values of each window, which are in order."""
+        ends = starts_of(states)
+        values = states.flatten().field("value")
+        first, last = ends[slides.first], ends[slides.last]
+        bounds = np.concatenate([[0], np.cumsum(last - first)])
+        return lists_of(bounds, values.take(pa.array(numbers_of(first, last))), self.result)
+
     def _lists(self, times: Ints, values: pa.Array, groups: Ints, count: int) -> pa.Array:
         kind = self.state.value_type
         pairs = pa.StructArray.from_arrays([pa.array(times), values], fields=list(kind))
@@ -149,6 +163,10 @@ class CountDistinct(_Distinct):
     def lower(self, states: pa.Array) -> pa.Array:
         return pa.array(lengths(states))
 
+    def over(self, states: pa.Array, slides: Slides) -> pa.Array:
+        found, _ = slides.counted(states.flatten(), None, starts_of(states), DISTINCT, _NONE)
+        return pa.array(found[:, 0])
+
 
 class CollectSet(_Distinct):
     """The distinct values themselves."""
@@ -159,6 +177,10 @@ class CollectSet(_Distinct):
 
     def lower(self, states: pa.Array) -> pa.Array:
         return states
+
+    def over(self, states: pa.Array, slides: Slides) -> pa.Array:
+        found, values = slides.counted(states.flatten(), None, starts_of(states), LISTED, _NONE)
+        return lists_of(np.concatenate([[0], np.cumsum(found[:, 0])]), values, self.result)
 
 
 def _joined(columns: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
@@ -182,6 +204,14 @@ class _Counted(ValueFunction):
         groups, flat = spread(states, bounds)
         counts = np.asarray(flat.field("count"))
         return self._lists(tally(flat.field("value"), groups, len(bounds) - 1, counts))
+
+    def _slid(
+        self, states: pa.Array, slides: Slides, kind: int, fractions: tuple[float, ...]
+    ) -> tuple[Table, pa.Array]:
+        """Return what a kind of answer is for each window, and the values of codes."""
+        flat = states.flatten()
+        counts, starts = np.asarray(flat.field("count")), starts_of(states)
+        return slides.counted(flat.field("value"), counts, starts, kind, np.array(fractions))
 
     def _lists(self, found: Tally) -> pa.Array:
         kind = self.state.value_type
@@ -240,15 +270,28 @@ class Percentile(_Counted):
         passed = np.concatenate([[0], np.cumsum(np.asarray(flat.field("count")))]).astype(np.int64)
         bounds = np.concatenate([[0], np.cumsum(lengths(states))])
         before, total = passed[bounds[:-1]], np.diff(passed[bounds])
+        around = []
+        for fraction in self.fractions:
+            position = np.maximum(total - 1, 0) * fraction
+            for rank in (np.floor(position), np.ceil(position)):
+                around.append(self._value_at(values, passed, before + rank.astype(np.int64)))
+        return self._interpolated(total, around)
+
+    def over(self, states: pa.Array, slides: Slides) -> pa.Array:
+        found, values = self._slid(states, slides, RANKS, self.fractions)
+        padded = np.append(np.asarray(values), 0.0)
+        around = [padded[np.minimum(codes, len(values))] for codes in found[:, 1:].T]
+        return self._interpolated(found[:, 0], around)
+
+    def _interpolated(self, total: Ints, around: Sequence[Floats]) -> pa.Array:
+        """Return the answers, given the values before and after each fraction of the values."""
         answers = np.empty((len(total), len(self.fractions)))
-        empty = total == 0
         for place, fraction in enumerate(self.fractions):
             position = np.maximum(total - 1, 0) * fraction
             low, high = np.floor(position), np.ceil(position)
-            least = self._value_at(values, passed, before + low.astype(np.int64))
-            most = self._value_at(values, passed, before + high.astype(np.int64))
+            least, most = around[2 * place], around[2 * place + 1]
             answers[:, place] = _between(least, most, position - low, high - position)
-        return listed(answers, empty, many=self.many)
+        return listed(answers, total == 0, many=self.many)
 
     @staticmethod
     def _value_at(values: Floats, passed: Ints, ranks: Ints) -> Floats:
@@ -280,3 +323,7 @@ class Mode(_Counted):
         groups = np.repeat(np.arange(len(states)), lengths(states))
         rarity = -np.asarray(flat.field("count"))
         return flat.field("value").take(chosen_of(groups, rarity, len(states)))
+
+    def over(self, states: pa.Array, slides: Slides) -> pa.Array:
+        found, values = self._slid(states, slides, MOST, ())
+        return values.take(pa.array(found[:, 0], mask=found[:, 0] < 0))

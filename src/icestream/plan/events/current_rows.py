@@ -172,6 +172,11 @@ def stays(node: Node) -> bool:
     return _holds(node) in (_STAYS, _ALWAYS)
 
 
+def holds_by_group(node: Node) -> bool:
+    """Return whether rows hold by their group from some instant on, until others replace them."""
+    return _group_key(node) is not None and node.delay == 0 and _holds(node) in (_FOREVER, _ALWAYS)
+
+
 def stay_forever(node: Node) -> bool:
     """Return whether events never end and are never retracted, in whichever mode they are read."""
     finals = (each for each in upstream(node) if isinstance(each, Final))

@@ -39,6 +39,7 @@ from icestream.operators.dataflow.steps import (
     consumers,
 )
 from icestream.operators.dataflow.stores import ColdOptions
+from icestream.operators.lifetimes.current_top import CurrentTop
 from icestream.operators.lifetimes.top import TopK
 from icestream.plan.fuse.operator_graph import Graph, Link
 from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, AnyPlan, Source
@@ -163,17 +164,19 @@ class Dataflow(AnyPlan):
         return found
 
     @cached_property
-    def tops(self) -> dict[int, TopK]:
+    def tops(self) -> dict[int, TopK | CurrentTop]:
         """Return the top-k of events that stay, by the edge on which these go to it alone.
 
         Where nobody asks for the past, only the best events of each batch are sent.
         """
-        found: dict[int, TopK] = {}
+        found: dict[int, TopK | CurrentTop] = {}
         for steps in self.components if self.forgets_past else ():
             after = consumers(steps)
             for number, step in enumerate(steps):
                 match step, [steps[each] for each, _ in after[number]]:
-                    case Receive(), [Stateful(operator=TopK(grows=True) as operator)]:
+                    case Receive(), [
+                        Stateful(operator=TopK(grows=True) | CurrentTop() as operator)
+                    ]:
                         found[step.edge] = operator
         return found
 

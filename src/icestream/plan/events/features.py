@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.object_aggregates.functions import needs_objects
+from icestream.operators.object_aggregates.functions import result_type
 from icestream.plan.nodes.events import Feature, Framed, Node
 from icestream.plan.windows.frame import UNBOUNDED, Frame
 from icestream.sql.expressions.compile import Projection
@@ -80,16 +80,8 @@ def feature_columns(payload: pa.Schema, columns: Sequence[tuple[str, str]]) -> P
 def _result(payload: pa.Schema, adding: _Columns) -> pa.Schema:
     texts = dict.fromkeys(t for each in adding.features for t in each.aggregate.columns)
     inputs = {t: Projection.bind(payload, [f"({t}) AS x"]).schema[0].type for t in texts}
-    for each in adding.features:
-        if needs_objects(each.aggregate, inputs):
-            msg = (
-                f"{each.aggregate.text} has no state of fixed size, which over(...) needs: use "
-                "functions of numbers, times and booleans; windows on a grid, window(range, "
-                "slide), have percentiles, distinct values, collections and texts"
-            )
-            raise DefinitionError(msg)
     fields = [
-        pa.field(each.aggregate.alias, each.aggregate.result_type(inputs))
+        pa.field(each.aggregate.alias, result_type(each.aggregate, inputs))
         for each in adding.features
     ]
     return feature_columns(pa.schema([*payload, *fields]), adding.columns).schema

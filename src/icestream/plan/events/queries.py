@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,12 +32,15 @@ from icestream.operators.dataflow.steps import (
     Map,
     Merge,
     Projecting,
+    Receive,
     Regroup,
     Sole,
     Stateful,
+    Step,
     Trace,
 )
 from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
+from icestream.operators.frames.object_frames import ObjectFrames
 from icestream.operators.lifetimes.aggregate import of_growing, only_final
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.append_mode import AppendOutput
@@ -49,14 +53,17 @@ from icestream.operators.lifetimes.changes import (
     identities_of,
     payload_of,
 )
+from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
+from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
+    holds_by_group,
     late_windows,
     of_windows,
     row_key,
@@ -105,7 +112,9 @@ def compiled(
     outputs = matched_once(outputs)
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
-    building = _Building(numbers, tree, emitted_once(zip(tree.outputs, modes, strict=True)))
+    forgets = all(mode == "now" and forgets_past(node) for node, mode in outputs)
+    once = emitted_once(zip(tree.outputs, modes, strict=True))
+    building = _Building(numbers, tree, once, forgets_past=forgets)
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
     components, edges = in_order(building.components, building.edges)
@@ -129,7 +138,7 @@ def compiled(
         reach=max(node.reach for node, _ in outputs),
         key_groups=KEY_GROUPS if spilling is None else spilling.key_groups,
         spilling=spilling,
-        forgets_past=all(mode == "now" and forgets_past(node) for node, mode in outputs),
+        forgets_past=forgets,
         windows=late_windows(node for node, _ in outputs),
     )
 
@@ -138,9 +147,16 @@ class _Building(DataflowBuilding):
     """The dataflow of queries over events, under construction."""
 
     def __init__(
-        self, numbers: Mapping[int, int], tree: JoinTree, emitted_once: Sequence[Applied]
+        self,
+        numbers: Mapping[int, int],
+        tree: JoinTree,
+        emitted_once: Sequence[Applied],
+        *,
+        forgets_past: bool,
     ) -> None:
         super().__init__()
+        #: whether nobody asks for instants before the latest event
+        self._forgets_past = forgets_past
         self._numbers = numbers
         self._tree = tree
         #: aggregates that emit only final results
@@ -185,6 +201,11 @@ class _Building(DataflowBuilding):
     def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
         """Make the rows of a node that hold the rows of a view, by key."""
         keys, places = row_key(node), self._ungrouped(node)
+        if self._emits_by_key(node, places):
+            component, step = places[0].component, places[0].step
+            assert component is not None
+            self._add(component, Emit((step,), payload, self._of(component, step), view))
+            return
         output = NowOutput(payload, stays=stays(node), windows=of_windows(node), delay=node.delay)
         text = f"now by {', '.join(keys)}"
         component = places[0].component
@@ -195,6 +216,31 @@ class _Building(DataflowBuilding):
             received = self._all_received(places, component, keys, payload)
             step = self._add(component, Stateful((received,), payload, 0, output, text))
         self._add(component, Emit((step,), payload, self._of(component, step), view))
+
+    def _emits_by_key(self, node: Node, places: tuple[EventPlace, ...]) -> bool:
+        """Return whether a top-k can emit the rows of each key that changes, as they hold.
+
+        It is the only one, its events come from a source and never end, and all its rows are shown.
+        """
+        component = places[0].component
+        if len(self._tree.outputs) > 1 or component is None or not holds_by_group(node):
+            return False
+        number, steps = places[0].step, self.components[component]
+        while isinstance(step := steps[number], Map) and isinstance(step.change, Projecting):
+            (number,) = step.inputs
+        if not isinstance(step, Stateful) or not isinstance(step.operator, TopK):
+            return False
+        (before,) = step.inputs
+        while isinstance(steps[before], Map):
+            (before,) = steps[before].inputs
+        received = steps[before]
+        if not isinstance(received, Receive) or self.edges[received.edge].origin is not None:
+            return False
+        if step.operator.grows:
+            steps[number] = replace(
+                step, operator=step.operator.current(), text=f"{step.text}, now"
+            )
+        return step.operator.grows
 
     def _held(
         self,
@@ -280,9 +326,10 @@ class _Building(DataflowBuilding):
     def _framed(self, node: Framed) -> EventPlace:
         """Create the components of features, and the one in which events meet them."""
         places = [self._identified(each, node.before) for each in self._ungrouped(node.before)]
-        sets: dict[tuple[tuple[str, ...], bool], list[Feature]] = {}
+        sets: dict[tuple[Any, ...], list[Feature]] = {}
         for feature in node.features:
-            sets.setdefault((feature.keys, feature.frame.peers), []).append(feature)
+            kind = "objects" if _is_object(feature, node.before.payload) else feature.frame.peers
+            sets.setdefault((feature.keys, kind), []).append(feature)
         found = [self._features(chosen, places) for chosen in sets.values()]
         component, event = self._new_component(), tuple(each.name for each in EVENT_FIELDS)
         first = len(self.edges)
@@ -317,34 +364,38 @@ class _Building(DataflowBuilding):
         texts = [*event, *map(quoted, keys), *(f"({t}) AS {name}" for t, name in inputs.items())]
         first = len(self.edges)
         received = []
+        is_object = _is_object(features[0], places[0].payload)
         for place in places:
             projection = Projection.bind(place.payload, texts)
-            narrow = pa.schema(
-                [each for each in projection.schema if each.name not in keys]
-                if keys
-                else projection.schema
-            )
+            # groups of rows have their keys, so that people can read them
+            hidden = () if is_object else keys
+            narrow = pa.schema([each for each in projection.schema if each.name not in hidden])
             chosen = self._step_or_map(
                 place, Projecting(projection), projection.schema, f"select {', '.join(texts)}"
             )
-            received.append(self._received(chosen, component, keys, narrow, by_arrival=True))
+            by_arrival = not is_object
+            received.append(self._received(chosen, component, keys, narrow, by_arrival=by_arrival))
         frames: dict[Frame, list[Aggregate]] = {}
         for each in features:
             old = each.aggregate
             renamed = [inputs[column] for column in old.columns]
             aggregate = Aggregate.of(old.function, renamed, old.alias, old.parameters)
             frames.setdefault(each.frame, []).append(aggregate)
-        spec = EventFramesSpec(
-            tuple((frame, tuple(aggregates)) for frame, aggregates in frames.items()),
-            pa.schema(list(narrow)[len(event) :]),
-            tuple(range(first, len(self.edges))),
-        )
+        columns = pa.schema(list(narrow)[len(event) :])
         shown = "; ".join(
             f"{', '.join(a.text for a in aggregates)} over {frame.describe()['reach']}"
-            for frame, aggregates in spec.frames
+            for frame, aggregates in frames.items()
         )
-        step = self._add(component, Sole(tuple(received), spec.result, 0, spec, shown))
-        return EventPlace(spec.result, component, step)
+        step: Step
+        if is_object:
+            operator = ObjectFrames(list(frames.items()), columns)
+            whole = self._add(component, Merge(tuple(received), narrow, 0))
+            step = Stateful((whole,), operator.result, 0, operator, shown)
+        else:
+            every = tuple((frame, tuple(aggregates)) for frame, aggregates in frames.items())
+            spec = EventFramesSpec(every, columns, tuple(range(first, len(self.edges))))
+            step = Sole(tuple(received), spec.result, 0, spec, shown)
+        return EventPlace(step.payload, component, self._add(component, step))
 
     def _identified(self, place: EventPlace, node: Node) -> EventPlace:
         """Return the final events of a place with their identities."""
@@ -410,6 +461,9 @@ class _Building(DataflowBuilding):
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
             return only_final(operator, grows=grows), f"{node.text}, told once"
+        if self._forgets_past and isinstance(operator, ConditionsMet):
+            found = operator.current()
+            return (operator, node.text) if found is None else (found, f"{node.text}, now")
         if isinstance(operator, LifetimeAggregate | TopK) and all(map(only_grows, node.inputs)):
             growing: LifetimeOperator
             growing = operator.growing() if isinstance(operator, TopK) else of_growing(operator)
@@ -569,3 +623,10 @@ def _is_bare(node: Node) -> bool:
     if isinstance(node, Mapped):
         return isinstance(node.change, Filtering | Projecting) and _is_bare(node.before)
     return isinstance(node, Framed) or (isinstance(node, Final) and stays(node.before))
+
+
+def _is_object(feature: Feature, payload: pa.Schema) -> bool:
+    """Return whether a feature needs states that are objects."""
+    texts = feature.aggregate.columns
+    types = {text: Projection.bind(payload, [f"({text}) AS x"]).schema[0].type for text in texts}
+    return feature.frame.within_range or needs_objects(feature.aggregate, types)

@@ -53,7 +53,7 @@ class Frame:
 
     #: how far back the window reaches, in microseconds; None if it reaches back `rows`
     range: Micros | None = None
-    #: maximum number of events of the window; None if it reaches back `range`
+    #: maximum number of events of the window; None if all in `range`
     rows: int | None = None
     #: None: a row for every event; microseconds: rows at every multiple (with `rows` only)
     slide: Micros | RowsSlide | None = None
@@ -64,11 +64,18 @@ class Frame:
 
     def __post_init__(self) -> None:
         """Refuse invalid frames."""
-        if (self.range is None) == (self.rows is None):
-            msg = "a frame reaches back either a range of time or a number of rows; give one"
+        if self.range is None and self.rows is None:
+            msg = "a frame reaches back a range of time or a number of rows; give one"
             raise DefinitionError(msg)
-        if self.reach <= 0 or (self.range is not None and self.range < 0):
-            msg = f"a frame must reach back a positive range or number of rows; got {self.reach}"
+        if self.within_range and (self.slide or self.partition != "key" or self.peers):
+            msg = (
+                "a number of rows within a range of time is one of a group's own events, with a "
+                "row for every event"
+            )
+            raise DefinitionError(msg)
+        least = min(self.reach, 1 if self.rows is None else self.rows)
+        if least <= 0 or (self.range is not None and self.range < 0):
+            msg = f"a frame must reach back a positive range or number of rows; got {least}"
             raise DefinitionError(msg)
         if self.peers and (self.range is None or self.slide is not None or self.in_one_shard):
             msg = "only a range of a group's own events, with a row for every event, has peers"
@@ -90,6 +97,16 @@ class Frame:
         if self.range is None:
             return self.rows or 0
         return self.range + self.peers if self.range < UNBOUNDED else self.range
+
+    @property
+    def within_range(self) -> bool:
+        """Return whether the frame is a number of rows, of those within a range of time."""
+        return self.range is not None and self.rows is not None
+
+    @property
+    def lives(self) -> Micros:
+        """Return how long after its time an event may be in the frame; INFINITY if by rows."""
+        return INFINITY if self.range is None else self.reach
 
     @property
     def in_one_shard(self) -> bool:
@@ -117,6 +134,7 @@ class Frame:
         else:
             reach = format_interval(self.range) if self.range < UNBOUNDED else "unbounded"
             reach += " with peers" if self.peers else ""
+            reach = f"{self.rows} rows within {reach}" if self.rows is not None else reach
         slide = "every event"
         if isinstance(self.slide, int):
             slide = format_interval(self.slide)

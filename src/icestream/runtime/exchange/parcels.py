@@ -1,9 +1,9 @@
-"""The exchange between ingest and shards: files on a shared disk, or blobs through the shuffle.
+"""The exchange between ingest and shards: files on a shared disk or in the checkpoint's storage.
 
-Idea: both carry the same bytes, one *parcel* per split and shard or one per split, in the segment
-format with its checksums. Tables of entries and keys are records; `group` is the shard, `operator`
-the part of the plan that receives them. The shards of a task share one `ParcelReader`, which opens
-each parcel once and finds the records of each shard.
+Idea: every split has one *parcel* in the segment format with its checksums. Tables of entries and
+keys are records; `group` is the shard, `operator` the part of the plan that receives them. The
+shards of a task share one `ParcelReader`, which opens each parcel once and finds the records of
+each shard.
 
 Invariants:
 1. A shard reads its records by split and position, whatever the order of arrival
@@ -81,6 +81,8 @@ class SplitReport:
     groups: int = 0
     #: latest event time by source number
     seen: dict[int, Micros] = field(default_factory=dict)
+    #: of update streams that forget keys: the median time of some events, and how many they are
+    medians: list[tuple[Micros, int]] = field(default_factory=list)
     #: entries by key group
     load: dict[int, int] = field(default_factory=dict)
     #: stored event blocks that were read, their bytes, and the total of window kinds they were for

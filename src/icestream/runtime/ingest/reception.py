@@ -209,5 +209,6 @@ def _read_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 def count_entries(report: SplitReport, entries: int, load: Ints) -> None:
     """Add the entries that an ingest task sent for a part of the plan to its report."""
     report.entries += entries
-    for group in np.flatnonzero(load).tolist():
-        report.load[group] = report.load.get(group, 0) + int(load[group])
+    groups = np.flatnonzero(load)
+    for group, count in zip(groups.tolist(), load[groups].tolist(), strict=True):
+        report.load[group] = report.load.get(group, 0) + count

@@ -1,13 +1,11 @@
 """Keeps shards on the executors that have their arenas.
 
 Idea: a *handle* is an empty cached partition per task; Spark runs a task on a cached partition
-where it is cached. Blobs that come through a shuffle are united with the handles, partition by
-partition. Handles are redistributed when new executors have none while others have several; tasks
-then get handles on the executors that ran them before, if there are enough of these.
+where it is cached. Handles are redistributed when new executors have none while others have
+several; tasks then get handles on the executors that ran them before, if there are enough of these.
 
 Invariants:
-1. A shard runs where it ran before, even if its blobs come through a shuffle
-   (`test_shards_return_to_their_arenas`).
+1. A shard runs where it ran before (`test_shards_return_to_their_arenas`).
 2. Lost handles cost a rebuild of their shards and nothing else
    (`test_crash_cached_handles_are_lost`).
 3. A shard that has moved away leaves its arena behind for at most one version
@@ -21,9 +19,6 @@ Invariants:
 
 Limits: Spark chooses places by host; executors on one host share the disk with the arenas. Files of
 a failed attempt on a host other than the driver's are removed by the next run of the query.
-
-References: Spark's `PartitionerAwareUnionRDD` prefers the location that most parents of a partition
-prefer. A shuffle can name a host only once, so handles are united twice.
 """
 
 from __future__ import annotations
@@ -55,11 +50,6 @@ class TaskSlots:
     handles: RDD[Any]
     #: the partition of each task
     partitions: tuple[int, ...]
-
-    def beside(self, blobs: RDD[tuple[int, Any]]) -> RDD[Any]:
-        """Return the partitions with their blobs: pairs of partition and content."""
-        shuffled = blobs.partitionBy(len(self.partitions), _itself)
-        return self.handles.context.union([self.handles, self.handles, shuffled])
 
 
 class CachedPartitions:
@@ -95,6 +85,15 @@ class CachedPartitions:
             homes = [self._homes.get(task) for task in range(tasks)]
             slots = self._slots = TaskSlots(handles, slots_for(homes, held))
         return slots
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Return the hosts that have executors."""
+        found = Counter(each.rpartition(":")[0] for each in self._processes())
+        if found.total() > 1:
+            # one of them is the driver
+            found[str(self._context.getConf().get("spark.driver.host"))] -= 1
+        return frozenset(+found)
 
     def note(self, executors: Mapping[int, str]) -> None:
         """Record where the tasks of a version ran."""

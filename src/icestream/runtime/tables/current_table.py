@@ -49,6 +49,7 @@ import pyarrow.parquet as pq
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.operators.dataflow.results import CHANGE
+from icestream.operators.dataflow.sorted_changes import order_of
 from icestream.state.files import Files, write_file
 from icestream.state.keys import KeyCodec
 
@@ -270,7 +271,9 @@ class CurrentTable:
         batches = keys.to_batches()
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=keys.schema)
         high, low = KeyCodec(keys.schema).identify(batch)
-        order = np.lexsort((low, high))
+        order = order_of(high)
+        if (np.diff(low[order].view(np.int64))[np.diff(high[order]) == 0] != 0).any():
+            order = np.lexsort((low, high))
         single = CHANGE not in together.schema.names
         if single:
             high_, low_ = high[order], low[order]
@@ -286,7 +289,8 @@ class CurrentTable:
         """Write a file durably; return its name."""
         name = f"part-{uuid.uuid4()}.parquet"
         out = pa.BufferOutputStream()
-        pq.write_table(rows, out, row_group_size=_ROWS_AT_ONCE)
+        # a dictionary for each few rows costs more time than it saves space
+        pq.write_table(rows, out, row_group_size=_ROWS_AT_ONCE, use_dictionary=False)
         write_file(self.files, f"{self.folder}/{name}", memoryview(out.getvalue()))
         self.files.sync_folder(self.folder)
         return name

@@ -22,7 +22,7 @@ class Settings:
     root: str
     #: folder for arenas and exchange files on the local disk
     local: str
-    #: bytes for all shards together
+    #: bytes for all shards together, or for those of a host
     budget: int
     shards: int = 2
     #: bytes of disk for log, exchange and caches; None for any number
@@ -43,6 +43,8 @@ class Settings:
     ticker: bool = False
     #: columns of stored bad rows; None if a bad row ends the query
     refused: pa.Schema | None = None
+    #: whether every host has as many bytes
+    per_host: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""

@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from icestream.core.errors import IcestreamError
 from icestream.core.times import Micros
 from icestream.plan.balance.sizing import Sizing
 from icestream.plan.fuse.running_fusion import Together
@@ -38,22 +37,6 @@ class Parcel:
     report: SplitReport
 
 
-class BatchChanged(IcestreamError):
-    """A part of a batch was read again and is not what it was: the version must start again."""
-
-    def __init__(self) -> None:
-        """Give the advice for a source that never reads the same twice."""
-        super().__init__(
-            "Spark lost an executor and read a part of the batch again, and the source gave other "
-            "rows, again and again. Set .option('exchange', 'storage'): then what was read is kept "
-            "until its version is committed"
-        )
-
-    def __reduce__(self) -> tuple[type[BatchChanged], tuple[()]]:
-        """Pickle correctly, so that the error gets from a Spark task to the driver."""
-        return BatchChanged, ()
-
-
 class Executor(Protocol[Batch_contra]):
     """Runs the tasks of a version."""
 
@@ -73,6 +56,11 @@ class Executor(Protocol[Batch_contra]):
         """Return the number of tasks that run at the same time."""
         ...
 
+    @property
+    def hosts(self) -> int:
+        """Return the number of hosts that tasks run on."""
+        ...
+
     def ingest(self, ingest: IngestTask, batch: Batch_contra, folder: str) -> list[Parcel]:
         """Fold a batch into parcels, one per split, in an order independent of timing."""
         ...
@@ -87,6 +75,14 @@ class Executor(Protocol[Batch_contra]):
 
     def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
         """Do pieces of work that depend on nothing, one task each."""
+        ...
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do something that the version does not wait for; the next one awaits it."""
+        ...
+
+    def await_later(self) -> None:
+        """Wait for what was to be done later; raise its error."""
         ...
 
 
@@ -151,6 +147,8 @@ class VersionContext:
     fuse: Together | None = None
     #: whether events come from before the first batch, so that results are delivered to nobody
     is_history: bool = False
+    #: whether memory is that of each host, so that no shard has more than others
+    per_host: bool = False
 
 
 @dataclass(frozen=True)

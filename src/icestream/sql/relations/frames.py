@@ -2,15 +2,16 @@
 
 Idea: a frame ends with the current row, because rows are emitted when they are final. It reaches
 back a number of rows, a length of time, or to the first row; without a frame SQL means the latter,
-by RANGE.
+by RANGE. A frame that WINDOW names is put in place of its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
+from icestream.core.text_errors import guess
 from icestream.sql.relations.names import reference
 from icestream.sql.relations.tree import OverCall
 from icestream.sql.relations.window_calls import interval_of
@@ -18,11 +19,44 @@ from icestream.sql.statements.aggregates import AggregateCall, CallReader, calle
 from icestream.sql.statements.dialect import written
 from icestream.sql.statements.tokens import Text
 
+#: arguments of sqlglot's window: what OVER (...) contains
+_SPECIFIED = ("partition_by", "order", "spec")
 _ENDS = "a frame ends with CURRENT ROW: later rows are not known when a row is emitted"
 _FRAME = (
     "a frame is ROWS BETWEEN n PRECEDING AND CURRENT ROW, RANGE BETWEEN INTERVAL '1' HOUR "
     "PRECEDING AND CURRENT ROW, or begins with UNBOUNDED PRECEDING"
 )
+
+
+def with_named_windows(tree: exp.Select, text: Text) -> exp.Select:
+    """Return a query with what WINDOW names in place of the names after OVER."""
+    if not any(each.args.get("alias") for each in tree.find_all(exp.Window)):
+        return tree
+    known: dict[str, exp.Window] = {}
+    for each in tree.args.get("windows") or ():
+        if each.name.lower() in known:
+            raise text.error(each.this, f"another window is also called {each.name!r}: rename it")
+        known[each.name.lower()] = _specified(each, known, text)
+    made = tree.copy()
+    for each in list(made.find_all(exp.Window)):
+        if each.args.get("alias") and each.parent_select is made:
+            specified = _specified(each, known, text)
+            for argument in (*_SPECIFIED, "alias"):
+                each.set(argument, specified.args.get(argument))
+    return made
+
+
+def _specified(node: exp.Window, known: Mapping[str, exp.Window], text: Text) -> exp.Window:
+    """Return a window with the partition, order and frame of the one that it names."""
+    name = node.args.get("alias")
+    if name is None:
+        return node.copy()
+    if any(node.args.get(argument) for argument in _SPECIFIED):
+        raise text.error(name, f"a named window is used as it is: write OVER {name.name}")
+    if name.name.lower() not in known:
+        hint = guess(name.name, known) or f": write WINDOW {name.name} AS (...) after the query"
+        raise text.error(name, f"no window is called {name.name!r}{hint}")
+    return known[name.name.lower()].copy()
 
 
 def read_over(

@@ -22,6 +22,7 @@ from icestream.plan.windows.frame import Frame
 from icestream.sql.relations.brackets import BRACKETS, Brackets, read_brackets
 from icestream.sql.relations.conditions import parts_of
 from icestream.sql.relations.definitions import Definitions, Functions, NamedRelation, ViewText
+from icestream.sql.relations.frames import with_named_windows
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
@@ -51,7 +52,6 @@ from icestream.sql.statements.tokens import Text
 _REFUSED: dict[str, tuple[str, str]] = {
     "hint": ("SELECT", "hints have no effect here: remove them"),
     "laterals": ("LATERAL", "LATERAL is not supported: explode in Spark, before ice.stream"),
-    "windows": ("WINDOW", "WINDOW is not supported: write OVER (...) where it is used"),
     "sort": ("SORT", "a stream is not sorted: leave SORT BY out, or write ORDER BY ... LIMIT n"),
     "cluster": ("CLUSTER", "CLUSTER BY is not supported: use writeStream.partitionBy(...)"),
     "distribute": (
@@ -103,6 +103,7 @@ class QueryReader(SelectReader):
             self._definitions[each.alias.lower()] = ViewText(each.this, self._text, known)
 
     def _select(self, tree: exp.Select) -> NamedRelation:
+        tree = with_named_windows(tree, self._text)
         for argument, (word, message) in _REFUSED.items():
             found = tree.args.get(argument)
             if found:

@@ -43,6 +43,9 @@ class _Parser(SparkParser):
         name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_WORDS_INSIDE
     }
 
+    def _warn_unsupported(self) -> None:
+        """Print nothing: what is not a query is refused by its reader."""
+
     def _parse_expression(self) -> exp.Expr | None:
         first = self._curr
         node = super()._parse_expression()

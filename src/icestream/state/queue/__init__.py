@@ -9,7 +9,7 @@ It works as a library of its own, without Spark:
     queue.staleness(now).application.average
 
 - `arrays`: growing arrays on the heap, with the interface of those in an arena
-- `pages`: the pool of pages, on-demand paging, and the naive manager for comparison
+- `pages`: the pool of pages, and on-demand paging
 - `cells`: keys and the addresses of their values
 - `order`: the order of one reader: FIFO, IN-PLACE, LINECUTTING
 - `staleness`: how old answers were, exactly

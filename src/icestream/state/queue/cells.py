@@ -33,7 +33,7 @@ from icestream.state.budget import Refused
 from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays, grow
 from icestream.state.queue.order import KeyOrder
-from icestream.state.queue.pages import NaivePages, OnDemandPages, PagePool
+from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.rows import RowCodec
 
 #: cells to make room for at first, and words of a chained location after a row's fixed part
@@ -91,7 +91,6 @@ class KeyCells:
         *,
         arrays: Arrays | None = None,
         pool: PagePool | None = None,
-        naive: bool = False,
         smoothing: int = 32,
         capacity: int = 0,
         header: int = 0,
@@ -111,7 +110,7 @@ class KeyCells:
         if not self.codec.is_fixed:
             unit = min(pool.page_words, unit + 1 + _SPARE_WORDS)
         #: pages of the values
-        self.pages = (NaivePages if naive else OnDemandPages)(pool, unit, f"{name}.values")
+        self.pages = OnDemandPages(pool, unit, f"{name}.values")
         self._facts = self.arrays.array(f"{name}.facts", np.int64, 1, k.STORE_FACTS)
         self._cells = self.arrays.array(f"{name}.cells", np.int64, k.CELL_WORDS)
         self._index = self.arrays.array(f"{name}.index", np.int32)

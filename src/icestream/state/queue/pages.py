@@ -1,9 +1,8 @@
-"""The page pool, and two ways of allocating from it.
+"""The page pool, and how queues allocate from it.
 
 Idea: a `PagePool` is one growing array of pages that several queues may share. A queue's share of
 it is a *space*: `OnDemandPages` allocates single locations, or blocks of several words, and returns
-a page as soon as nothing on it is used. `NaivePages` never takes a location away from a key: this
-is what a queue without a pool of empty locations does, for comparison.
+a page as soon as nothing on it is used.
 
 Invariants:
 1. A page belongs to the space with used units on it, or to the pool
@@ -98,9 +97,6 @@ class PagePool:
 class OnDemandPages:
     """A queue's share of a pool: units of equal size; empty pages are returned at once."""
 
-    #: whether a key keeps its location after its value was taken
-    keeps = False
-
     def __init__(self, pool: PagePool, unit: int, name: str = "pages") -> None:
         """Attach to the space `name` of the pool's arrays, or start without a page.
 
@@ -119,7 +115,6 @@ class OnDemandPages:
         self._facts = pool.arrays.array(f"{name}.facts", np.int64, 1, k.SPACE_FACTS)
         self._facts.view[k.UNIT] = unit
         self._facts.view[k.PER_PAGE] = pool.page_words // unit
-        self._facts.view[k.KEEPS] = self.keeps
 
     def clear(self) -> None:
         """Forget all units, with those of every other space of the pool."""
@@ -176,9 +171,3 @@ class OnDemandPages:
     def give(self, address: int) -> None:
         """Free a unit, and its page if it was the last on it (MemRem)."""
         k.give_unit(self.pool.kernel, self.kernel, address)
-
-
-class NaivePages(OnDemandPages):
-    """Every key keeps its first location."""
-
-    keeps = True

@@ -53,7 +53,6 @@ class UpdateQueue(QueueReader):
         arrays: Arrays | None = None,
         pool: PagePool | None = None,
         cost: Micros = 0,
-        naive: bool = False,
         smoothing: int = 32,
         capacity: int = 0,
         name: str = "queue",
@@ -66,7 +65,6 @@ class UpdateQueue(QueueReader):
             arrays: an arena, or heap arrays of an account; by default the heap, without limit.
             pool: pages to share with other queues; by default its own.
             cost: microseconds that processing one update takes, for linecutting.
-            naive: let every key keep its location for ever, for comparison.
             smoothing: gaps between updates that a key's rate is averaged over.
             capacity: keys to make room for at once.
             name: prefix of the arrays' names.
@@ -75,7 +73,6 @@ class UpdateQueue(QueueReader):
             schema,
             arrays=arrays,
             pool=pool,
-            naive=naive,
             smoothing=smoothing,
             capacity=capacity,
             name=name,

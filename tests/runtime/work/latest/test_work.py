@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from icestream.plan.nodes.updates import Updates
@@ -13,6 +12,7 @@ from tests.fixtures.update_streams import (
     SECOND,
     Costly,
     ManualClock,
+    SlowFirst,
     open_updates,
     quotes_plan,
     splits_of,
@@ -52,6 +52,16 @@ def test_bounded_shards_of_a_task_share_its_time(keys: int, each: int, tmp_path:
     assert min(served(found)) >= 0.7 * possible
 
 
+@pytest.mark.parametrize("each", [500_000, 100_000, 1_000])
+def test_bounded_the_first_batches_keep_their_time(each: int, tmp_path: Path) -> None:
+    """Shards that have served nothing yet know what the others of their task have learnt."""
+    clock = ManualClock()
+    plan = quotes_plan(Costly(clock, each=each), budget=800_000)
+    found = batches_of(one_task(plan, tmp_path, shards=8), clock, 3_000, 12)
+    assert max(served(found, "servingMs")) <= 800
+    assert min(served(found)) >= 0.7 * (800_000 // each)
+
+
 def test_a_key_in_one_shard_has_the_time_of_all(tmp_path: Path) -> None:
     clock = ManualClock()
     plan = quotes_plan(Costly(clock, each=700_000), budget=800_000)
@@ -75,19 +85,6 @@ def test_every_shard_is_served_even_if_there_is_time_for_one_key(tmp_path: Path)
         quotes = [(f"s{key}", number, number * SECOND + key) for key in range(12)]
         seen |= set(query.feed(splits_of(quotes), number)["symbol"].to_pylist())
     assert len(seen) == 12
-
-
-@dataclass
-class SlowFirst(Costly):
-    """A step whose first call loads a model."""
-
-    loading: int = 10 * SECOND
-
-    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Spend the time."""
-        if not self.calls:
-            self.clock.at += self.loading
-        return super().__call__(rows)
 
 
 def test_a_slow_first_call_delays_one_batch(tmp_path: Path) -> None:

@@ -250,6 +250,8 @@ class DataflowWork(Work):
         alike, least = context.budget // count, self._least
         first = context.before is None and self._plan.jobs > 1
         chosen = [max(least, alike // 2) if first else alike] * count
+        if context.per_host:
+            return chosen
         known = _holdings(context).of
         for holdings, spare in ((instructions.holdings, alike // 4), (known, alike // 2)):
             held = sum(max(least, spare, each.held) for each in holdings.values())

@@ -78,6 +78,9 @@ class _Sending:
         if not events.num_rows:
             return
         latest = self._plan.latest
+        if latest is not None and latest.forget is not None:
+            median = int(np.partition(times, len(times) // 2)[len(times) // 2])
+            self._reception.report.medians.append((median, len(times)))
         payload = self._payload(events)
         if self._plan.every:
             self._send(self._updates(payload, times, *self._spread(len(times))), EVERY)

@@ -16,14 +16,18 @@ Invariants:
 3. Serving takes no more than its time, however many shards a task has
    (`test_bounded_shards_of_a_task_share_its_time`), and all of them are served
    (`test_every_shard_is_served_even_if_there_is_time_for_one_key`).
-4. Serving gets as much time as everything else (`test_a_slow_sink_leaves_time_for_serving`).
+4. Keys are forgotten by what most events say the time is
+   (`test_one_time_from_the_future_forgets_nobody`).
+5. Serving gets as much time as everything else (`test_a_slow_sink_leaves_time_for_serving`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
@@ -40,7 +44,7 @@ from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.task import ShardWork
 from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult, Work
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
-from icestream.state.versions.commits import Commit, latest_of
+from icestream.state.versions.commits import Commit
 
 #: part of the interval reserved for other work before it has been measured
 FIRST_GUESS = 0.25
@@ -93,8 +97,8 @@ class UpdatesShard(ShardWork):
     watermark: Micros = MINUS_INFINITY
     #: how long keys may be served after the version
     ahead: Micros = 0
-    #: the latest time of all updates
-    latest: Micros = MINUS_INFINITY
+    #: keys without updates since then are forgotten
+    forget: Micros = MINUS_INFINITY
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -121,8 +125,7 @@ class UpdatesShard(ShardWork):
                 plan.front,
                 self.delivered,
                 self.watermark,
-                plan.latest.forget,
-                self.latest,
+                self.forget,
             )
             return WindowServingOperator(windows, space)
         spec = Serving(
@@ -132,12 +135,11 @@ class UpdatesShard(ShardWork):
             self.time,
             self.delivered,
             plan.clock,
-            plan.latest.forget,
+            self.forget,
             self.whole,
             plan.ranks,
             plan.front,
             self.ahead,
-            self.latest,
         )
         return ServingOperator(spec, space, every)
 
@@ -193,7 +195,7 @@ class UpdatesWork(Work):
         waves = -(-len(set(context.placement)) // context.executor.parallel)
         budget = self._budget(context, waves, reading)
         order = [(context.version + n) % context.shards for n in range(context.shards)]
-        watermark, latest = self._ended_before(arrived), latest_of(arrived.seen)
+        watermark, ages = self._ended_before(arrived), self._ages(context, arrived)
         times = _serving_times(context, arrived.parcels, budget, order)
         whole = self._decide(context, arrived.total("rows"))
         tasks = [
@@ -205,7 +207,7 @@ class UpdatesWork(Work):
                     whole,
                     watermark,
                     self._ahead(context),
-                    MINUS_INFINITY if latest is None else latest,
+                    self._forget_before(ages[0]),
                 ),
                 shard=shard,
                 watermark=arrived.reached,
@@ -229,6 +231,7 @@ class UpdatesWork(Work):
         decisions: dict[str, Any] = {
             "waiting": found.waiting,
             "waits": [each.waiting for each in served],
+            "ages": ages,
         }
         if self._plan.windowed is not None:
             decisions["ends"] = found.ends
@@ -239,6 +242,28 @@ class UpdatesWork(Work):
             decisions["mode"] = [str(self._switch.mode), self._switch.against, self._each]
             shown = {**shown, "mode": str(self._switch.mode)}
         return VersionResult(reports, decisions, (), {"updates": shown})
+
+    def _ages(self, context: VersionContext, arrived: Arrivals) -> list[Micros]:
+        """Return the time by which keys age, and the median time of the last batch with events.
+
+        It is the median of a batch that the next one confirms: times from the future, even a batch
+        of them, say nothing about the other keys.
+        """
+        before = None if context.before is None else context.before.decisions.get("ages")
+        reached, last = before or [MINUS_INFINITY, MINUS_INFINITY]
+        found = sorted(each for parcel in arrived.parcels for each in parcel.report.medians)
+        if not found:
+            return [reached, last]
+        rows = list(accumulate(count for _, count in found))
+        median, _ = found[bisect_left(rows, rows[-1] / 2)]
+        return [max(reached, min(median, last)), median]
+
+    def _forget_before(self, reached: Micros) -> Micros:
+        """Return since when keys must have updates in order not to be forgotten."""
+        latest = self._plan.latest
+        if latest is None or latest.forget is None or reached == MINUS_INFINITY:
+            return MINUS_INFINITY
+        return min(reached, self._plan.clock.now()) - latest.forget
 
     def _decide(self, context: VersionContext, rows: int) -> bool:
         """Return whether all events of a batch are processed, from the time they will take."""

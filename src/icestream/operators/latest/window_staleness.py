@@ -1,4 +1,4 @@
-"""How stale the answers over windows are in one shard: to the application, and in the queue.
+"""The ramps of staleness of answers over windows: to the application, and in the queue.
 
 Idea: the queue records, for each key, since when an answer is due (a window after the delivered one
 is complete) and since when the key waits. A ramp is closed when rows reach the application, when a
@@ -7,7 +7,6 @@ are added to sums that are in the arena with the queue.
 
 Invariants:
 1. Areas are those of the definition (`test_oracle_staleness_of_windows_beside_its_definition`).
-2. The areas of all versions add up to the total (the same test).
 
 Cost: one visit of every key per version; 32 bytes for each.
 
@@ -17,7 +16,6 @@ Limits: ramps closed after the last snapshot are closed again, up to then, after
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +27,15 @@ from icestream.kernels.queue.staleness import BINS, PROFILE
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import WAIT
 from icestream.operators.latest.kept_keys import KeptKeys
-from icestream.operators.latest.report import StalenessIntegral
 from icestream.operators.latest.saved_arrays import State
-from icestream.operators.latest.staleness_totals import StalenessPeriods, largest_end
+from icestream.operators.latest.staleness_totals import (
+    KINDS,
+    StalenessPeriods,
+    StalenessSums,
+    StalenessTotals,
+)
 from icestream.state.queue.arrays import Arrays, grow_ahead
-from icestream.state.queue.staleness import add_ramps, averages_of_bins, bins_of_areas
+from icestream.state.queue.staleness import add_ramps, bins_of_areas
 from icestream.state.queue.windows.queue import WindowQueue
 
 Reals = npt.NDArray[np.float64]
@@ -41,10 +43,9 @@ Reals = npt.NDArray[np.float64]
 #: numbers of each kind: area, keys times time, largest; then when all was last settled
 AREA, EXTENT, MOST = range(3)
 _AT = 6
-_TOTALS = 7
 
 
-class WindowStalenessTotals:
+class WindowStaleness:
     """The staleness of the keys of one queue of windows."""
 
     def __init__(self, arrays: Arrays, queue: WindowQueue) -> None:
@@ -53,11 +54,9 @@ class WindowStalenessTotals:
         #: up to when the ramps of each key are settled, and their areas, by kind
         self._settled = arrays.array("books.settled", np.int64, 2)
         self._areas = arrays.array("books.areas", np.float64, 2)
-        #: sums, and their values when the previous version ended
         self._profile = arrays.array("books.profile", np.float64, PROFILE, 2 * BINS)
-        self._profile_before = arrays.array("books.profile_before", np.float64, PROFILE, 2 * BINS)
-        self._totals = arrays.array("books.totals", np.float64, 1, _TOTALS)
-        self._totals_before = arrays.array("books.totals_before", np.float64, 1, _TOTALS)
+        self._sums = arrays.array("books.totals", np.float64, 1, _AT + 1)
+        self._totals = StalenessTotals(arrays)
 
     def state(self) -> State:
         """Return all sums, for `recall`."""
@@ -69,7 +68,7 @@ class WindowStalenessTotals:
             "books.areas": self._areas.view[:keys],
             "books.places": busy,
             "books.profile": self._profile.view[busy],
-            "books.totals": self._totals.view,
+            "books.totals": self._sums.view,
         }
 
     @staticmethod
@@ -98,11 +97,10 @@ class WindowStalenessTotals:
         keys = len(self._queue.table)
         self._settled.view[:keys] = state["books.settled"]
         self._areas.view[:keys] = state["books.areas"]
-        for array in (self._profile, self._profile_before):
-            array.view[:] = 0.0
-            array.view[state["books.places"]] = state["books.profile"]
-        for array in (self._totals, self._totals_before):
-            array.view[:] = state["books.totals"]
+        self._profile.view[:] = 0.0
+        self._profile.view[state["books.places"]] = state["books.profile"]
+        self._sums.view[:] = state["books.totals"]
+        self._totals.close([self._closed(kind, 0.0) for kind in KINDS])
 
     def _make_room(self) -> None:
         keys = len(self._queue.table)
@@ -115,8 +113,8 @@ class WindowStalenessTotals:
 
     def begins(self, at: Micros) -> None:
         """Set the first instant that counts, unless it is set already."""
-        if self._totals.view[_AT] == 0:
-            self._totals.view[_AT] = at
+        if self._sums.view[_AT] == 0:
+            self._sums.view[_AT] = at
 
     def delivered(self, at: Micros | None) -> None:
         """Record that all answers reached the application, at an instant if it is known."""
@@ -136,45 +134,34 @@ class WindowStalenessTotals:
 
     def close(self, now: Micros) -> tuple[StalenessPeriods, StalenessPeriods]:
         """Return the staleness of the application and of the queue up to now."""
-        cells, totals = self._queue.table, self._totals.view
+        cells, sums = self._queue.table, self._sums.view
         due = np.flatnonzero(cells[:, z.LACKS] != z.NONE)
         self._settle(APPLICATION, due, cells[due, z.LACKS], now)
         waiting = np.flatnonzero(cells[:, z.STATES] & WAIT)
         self._settle(QUEUE, waiting, cells[waiting, z.SINCE], now)
-        for kind in (APPLICATION, QUEUE):
-            totals[3 * kind + EXTENT] += len(cells) * max(0.0, now - totals[_AT])
-        totals[_AT] = max(totals[_AT], now)
-        profile, before = self._profile_before.view, self._totals_before.view
-        application, queue = (
-            StalenessPeriods(self._whole(kind), self._since(kind, before, profile))
-            for kind in (APPLICATION, QUEUE)
-        )
-        before[:], profile[:] = totals, self._profile.view
-        return application, queue
+        lately = len(cells) * max(0.0, now - float(sums[_AT]))
+        for kind in KINDS:
+            sums[3 * kind + EXTENT] += lately
+        sums[_AT] = max(sums[_AT], now)
+        return self._totals.close([self._closed(kind, lately) for kind in KINDS])
 
-    def _whole(self, kind: int) -> StalenessIntegral:
-        """Return the staleness of a kind since the beginning."""
-        nothing = np.zeros_like(self._totals.view), np.zeros_like(self._profile.view)
-        keys = max(1, len(self._queue.table))
-        span = int(self._totals.view[3 * kind + EXTENT] / keys)
-        spread = np.bincount(bins_of_areas(self.areas(kind)), minlength=BINS)
-        return replace(self._since(kind, *nothing), averages=averages_of_bins(spread, span))
-
-    def _since(self, kind: int, totals: Reals, profile: Reals) -> StalenessIntegral:
-        """Return the staleness of a kind since earlier sums."""
-        mine = slice(kind * BINS, (kind + 1) * BINS)
-        more = self._profile.view[mine] - profile[mine]
-        now = self._totals.view
-        area, extent = (now[3 * kind + n] - totals[3 * kind + n] for n in (AREA, EXTENT))
-        most = min(now[3 * kind + MOST], largest_end(more))
-        return StalenessIntegral.of(
-            float(area), max(float(extent), float(more[:, 1].sum())), int(most), more
+    def _closed(self, kind: int, lately: float) -> StalenessSums:
+        """Return the sums of a kind, all of whose ramps are settled."""
+        area, extent, most = self._sums.view[3 * kind : 3 * kind + _AT // 2].tolist()
+        return StalenessSums(
+            self._profile.view[kind * BINS : (kind + 1) * BINS].copy(),
+            np.bincount(bins_of_areas(self.areas(kind)), minlength=BINS),
+            area,
+            int(most),
+            extent=max(extent, float(self._profile.view[kind * BINS : (kind + 1) * BINS, 1].sum())),
+            extent_lately=lately,
+            span=int(extent / max(1, len(self._queue.table))),
         )
 
     def _settle(self, kind: int, keys: Ints, opens: Ints, at: Micros) -> None:
         """Close the ramps of keys at an instant."""
         self._make_room()
-        settled, totals = self._settled.view, self._totals.view
+        settled, totals = self._settled.view, self._sums.view
         begin = np.maximum(settled[keys, kind], opens)
         live = at > begin
         keys, opens, begin = keys[live], opens[live], begin[live]

@@ -14,7 +14,7 @@ from icestream.kernels.queue.windows import zones as z
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.window_aggregate import WindowedUpdates
-from icestream.operators.latest.window_staleness_totals import WindowStalenessTotals
+from icestream.operators.latest.window_staleness import WindowStaleness
 from icestream.state.queue.arrays import HeapArrays
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 
@@ -22,11 +22,11 @@ SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
 SPAN = 40
 
 
-def opened(windows: UpdateWindows) -> tuple[WindowedUpdates, WindowStalenessTotals]:
+def opened(windows: UpdateWindows) -> tuple[WindowedUpdates, WindowStaleness]:
     core = WindowedUpdates(
         SCHEMA, keys=["k"], time="t", windows=windows, aggregates=[Aggregate("count", None, "n")]
     )
-    return core, WindowStalenessTotals(HeapArrays(), core.queue)
+    return core, WindowStaleness(HeapArrays(), core.queue)
 
 
 @pytest.mark.parametrize("semantics", ["lazy", "eager"])
