@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
 
 from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Measurement, ProgressLog, Size
@@ -33,11 +32,11 @@ from icestream.plan.windows.grid import Windows
 from icestream.runtime.driver import Driver
 from icestream.runtime.exchange.parcels import Sent, SplitReport
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
-from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.version.parcelling import ParcellingExecutor
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Parcel
-from icestream.state.files import Files, LocalFiles
+from icestream.state.files import LocalFiles
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.segments import segment_name
 from icestream.state.versions.attempts import new_attempt
@@ -83,15 +82,12 @@ CASES = {
 WARM, MEASURED = SNAPSHOTS + 8, SNAPSHOTS
 
 
-class ReportedTasks:
+class ReportedTasks(ParcellingExecutor):
     """An executor whose tasks write nothing and report segments."""
 
     def __init__(self, case: Case, files: LocalFiles) -> None:
         """Report for the shards of a case."""
-        self.parcel_files: Files = files
-        self.epoch = self.cores_to_come = 0
-        self.refused: TableLayout | None = None
-        self.refused_columns: pa.Schema | None = None
+        super().__init__(files, "", files)
         self._case = case
         #: segments that the last version added
         self.added = 0

@@ -9,12 +9,15 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
 import icestream as ice
-from icestream.core.errors import CheckpointError
+from icestream.core.errors import CheckpointError, IcestreamError
 from icestream.runtime.version.lease import LEASE
+from icestream.state.files import LocalFiles
+from icestream.state.versions.commits import VersionStore
 from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
@@ -68,3 +71,35 @@ def test_a_start_that_fails_lets_the_next_one_start(spark: SparkSession, tmp_pat
     query = writer(feed, tmp_path).trigger(availableNow=True).start()
     query.awaitTermination()
     assert query.exception() is None
+
+
+def test_a_query_that_is_refused_leaves_no_identity(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 1, 2, 3))
+    write_deltalake(f"{tmp_path}/lake", pa.table({"other": [1]}))
+    for refused in (
+        writer(feed, tmp_path).format("delta").option("path", f"{tmp_path}/lake"),
+        writer(feed, tmp_path).option("stateLocation", f"{tmp_path}/chk/state").memory("1 KB"),
+        writer(feed, tmp_path).shards(1 << 30),
+    ):
+        with pytest.raises(IcestreamError):
+            refused.trigger(availableNow=True).start()
+        assert not [*tmp_path.rglob("identity.json")]
+    assert not (tmp_path / "chk" / "commits").exists()
+    # the identity is made with the first start, and stays
+    for _ in range(2):
+        writer(feed, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    (made,) = tmp_path.rglob("identity.json")
+    assert VersionStore(LocalFiles(), str(made.parent)).identity() in {
+        name.split("-")[2] for name in os.listdir(tmp_path / "out") if name.startswith("part-")
+    }
+
+
+def test_of_two_first_starts_one_makes_the_identity(tmp_path: Path) -> None:
+    one, other = (VersionStore(LocalFiles(), str(tmp_path)) for _ in range(2))
+    first, second = one.identity("1" * 32), other.identity("2" * 32)
+    assert not [*tmp_path.iterdir()]
+    one.make_identity(first)
+    with pytest.raises(CheckpointError, match="at the same moment"):
+        other.make_identity(second)
+    assert other.identity("3" * 32) == one.identity() == "1" * 32
+    one.make_identity(first)

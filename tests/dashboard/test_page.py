@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from icestream.dashboard.query_list import QueryList
+from icestream.dashboard.query_list import BOARD_ROWS, QueryList
 from icestream.dashboard.server import DashboardServer
+from icestream.demo.call_centre.display import CallCenterStatus, figure_rows
+from icestream.demo.call_centre.kpis import ALL, GROUPINGS, WHOLE, group_name
 from icestream.runtime.version.history import NEWER, QueryHistory
 from tests.fixtures.histories import PLANS, reports, write_history
 
@@ -310,6 +312,36 @@ def test_three_queries_that_run_are_followed_at_once(tmp_path: Path, tab: Tab) -
         shown.wait_for_selector("#state:text-is('failed')")
         assert shown.inner_text("#error") == "RuntimeError: the disk is full"
         assert len(tab.panels()) > 5
+    assert tab.said == []
+
+
+def test_all_figures_of_the_call_centres_are_a_table_on_the_page(tmp_path: Path, tab: Tab) -> None:
+    status = CallCenterStatus(1000, 0, 86_400_000_000, "24 hours", "10 seconds", ALL)
+    values = {figure.column: 7_200 for figure in WHOLE}
+    status.rows = [
+        {**dict.fromkeys(GROUPINGS), **values, key: place + 1, "calls": 5_000 + place}
+        for place, key in enumerate(GROUPINGS)
+    ]
+    checkpoint = str(tmp_path / "calls")
+    write_history(checkpoint, "windows", 5, ended=False)
+    with DashboardServer(QueryList([checkpoint])) as page:
+        page.library.show(checkpoint, figure_rows(status, BOARD_ROWS))
+        shown = tab.open(page)
+        shown.wait_for_selector("#panel-board table")
+        heads = shown.locator("#panel-board thead th").all_inner_texts()
+        rows = shown.eval_on_selector_all(
+            "#panel-board tbody tr", "all => all.map(row => [...row.cells].map(c => c.textContent))"
+        )
+        table = shown.locator("#panel-board table").bounding_box()
+        panel = shown.locator("#panel-board .figure").bounding_box()
+    assert heads == [
+        "busiest of each key",
+        *(group_name(k, n + 1) for n, k in enumerate(GROUPINGS)),
+    ]
+    assert rows[0] == ["calls", *(f"5,00{place}" for place in range(8))]
+    assert [row[0] for row in rows] == [figure.title for figure in WHOLE]
+    assert sum(len(row) - 1 for row in rows) == 104
+    assert table["width"] <= panel["width"]
     assert tab.said == []
 
 

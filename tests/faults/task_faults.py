@@ -202,6 +202,12 @@ class FaultyExecutor:
         """Do pieces of work, without faults."""
         return self.executor.each(work)
 
+    def later(self, work: Callable[[], None]) -> None:
+        self.executor.later(work)
+
+    def await_later(self) -> None:
+        self.executor.await_later()
+
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run one task per shard."""
         self._before_shards(tasks[0].version)

@@ -21,11 +21,13 @@ import pyarrow as pa
 
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.plan.nodes.queries import TIME, Plan
 from icestream.plan.windows.frame import Frame, RowsSlide
 from tests.oracles.answers import answer
 from tests.oracles.arrivals import ArrivalOracle, Row
 from tests.oracles.grid import plain
+from tests.oracles.object_aggregates import obvious_answer
 
 #: more events than any test has at one time
 _TIES = 4096
@@ -123,7 +125,13 @@ class ObviousFrames(ArrivalOracle):
     def _row(self, instant: Micros, key: Row, past: list[_Event]) -> Row:
         window = (each for each in self._window(past) if each.key == key)
         events = [each.values for each in sorted(window, key=lambda each: each.arrival)]
-        answers = [answer(each, events, self._plan.types) for each in self._view.aggregates]
+        types = self._plan.types
+        answers = [
+            obvious_answer(each, events)
+            if needs_objects(each, types)
+            else answer(each, events, types)
+            for each in self._view.aggregates
+        ]
         return (instant, *key, *answers)
 
 

@@ -29,6 +29,7 @@ from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, Splits
 from tests.fixtures.plans import open_query, window_plan
 from tests.oracles.arrivals import Row
+from tests.suites.dataflow_conformance import open_dataflow
 from tests.suites.random_windows import SECOND, Dice, RandomCase, draw, oracles, wrong_rows
 from tests.suites.window_conformance import small_sizes
 
@@ -85,13 +86,16 @@ def _check(seed: int) -> list[str]:
             wrong.extend(f"seed {seed}, {view}: {each}" for each in found[:3])
 
     with _small(really=small), tempfile.TemporaryDirectory() as folder:
+        features = case.features
 
         def opened() -> LocalQuery:
+            if features is not None:
+                return open_dataflow(features, Path(folder), shards=shards)
             return open_query(case.plan, folder, shards=shards)
 
         query = opened()
         for batch in _batches(dice, case):
-            splits = _split(dice, batch)
+            splits = _split(dice, batch if features is None else case.batch_of_features(batch))
             expected = [each.feed([batch.to_batches()]) for each in slow]
             compare(query, query.driver.batch(query.next_batch, splits), expected)
             if dice.chance(restarts):

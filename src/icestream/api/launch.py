@@ -80,6 +80,7 @@ def launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     tables = [each for each in found if each is not None]
     driver, plan, settings, files = paced._driver(built, checkpoint, modes, tables)
     try:
+        driver.store.make_identity(lead._checkpoint_identity)
         return _run(outputs, lead, paced, driver, plan, settings, files, late_sink)
     except BaseException:
         driver.close()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import xxhash
@@ -119,6 +120,8 @@ class QuerySettings:
     _shards: int | None = None
     _parallelism: int | tuple[int, int] | None = None
     _callback: Callback | None = None
+    #: the identity of the checkpoint; a new one is written once nothing refuses the query
+    _checkpoint_identity: str = ""
 
     @property
     def _spark(self) -> SparkSession:
@@ -128,11 +131,15 @@ class QuerySettings:
     def _sink_options(self) -> dict[str, str]:
         return {key: value for key, value in self._options.items() if not is_own(key)}
 
-    def _identity(self, view: int | str) -> str:
-        """Return the name under which a table knows this query: it moves with the checkpoint."""
+    def _starting(self) -> Self:
+        """Return these settings for one start, with the identity of the checkpoint."""
         state = self._state_location(self._checkpoint())
         store = VersionStore(self._files(state), f"{state}/icestream")
-        return f"{store.identity()}-{view}"
+        return replace(self, _checkpoint_identity=store.identity(uuid.uuid4().hex))
+
+    def _identity(self, view: int | str) -> str:
+        """Return the name under which a table knows this query: it moves with the checkpoint."""
+        return f"{self._checkpoint_identity}-{view}"
 
     def _table_key(self) -> tuple[str, ...]:
         """Return the columns that identify rows in output mode `now`."""

@@ -276,7 +276,7 @@ class StreamWriter(QuerySettings):
         self._checkpoint()
         sink = TableSink(tableName, kind, self._partition_by, self._sink_options)
         sink.create(self._spark, self._schema)
-        return launch([(self, sink)])
+        return launch([(self._starting(), sink)])
 
     def start(self, path: str | None = None) -> Query:
         """Start the query.
@@ -285,7 +285,7 @@ class StreamWriter(QuerySettings):
             >>> writer = kpis.writeStream.format("noop").option("checkpointLocation", "chk/start")
             >>> writer.trigger(availableNow=True).start().awaitTermination()
         """
-        writer = self if path is None else self.option("path", path)
+        writer = (self if path is None else self.option("path", path))._starting()
         return launch([(writer, writer._sink())])
 
     def bootstrap(self) -> int:

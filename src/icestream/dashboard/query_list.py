@@ -56,6 +56,8 @@ class WatchedQuery:
         self._count = 0
         self._runs = 0
         self._events = 0
+        #: rows that its program wants to be shown; None for those of its table
+        self.board: list[dict[str, Any]] | None = None
 
     def look(self) -> None:
         for event in self._reader.look():
@@ -129,7 +131,9 @@ class WatchedQuery:
         }
 
     def _board(self) -> list[dict[str, Any]] | None:
-        """Return the first rows of its table in output mode `now`; None if it keeps none."""
+        """Return the rows to show: given ones, or the first of its table in output mode `now`."""
+        if self.board is not None:
+            return self.board
         # history and table are in the same folder on a local disk
         if not (history_folder(self.checkpoint).parent / "icestream" / NOW / "0").is_dir():
             return None
@@ -154,6 +158,7 @@ class QueryList:
         self._given: list[str] = []
         self._more = more
         self._watched: dict[str, WatchedQuery] = {}
+        self._boards: dict[str, list[dict[str, Any]]] = {}
         self._lock = threading.Lock()
         for each in checkpoints:
             self.add(each)
@@ -162,6 +167,11 @@ class QueryList:
         with self._lock:
             if checkpoint not in self._given:
                 self._given.append(checkpoint)
+
+    def show(self, checkpoint: str, rows: list[dict[str, Any]]) -> None:
+        """Show rows on the page of a query, in place of its table."""
+        with self._lock:
+            self._boards[checkpoint] = rows
 
     def queries(self) -> list[dict[str, Any]]:
         """Return the summaries of all queries, running ones first."""
@@ -185,6 +195,7 @@ class QueryList:
                 if checkpoint not in self._watched:
                     self._watched[checkpoint] = WatchedQuery(checkpoint)
         for each in self._watched.values():
+            each.board = self._boards.get(each.checkpoint)
             each.look()
         return sorted(
             self._watched.values(), key=lambda each: (each.state != "running", each.name, each.id)

@@ -17,6 +17,7 @@ Cost: one commit file per version, and what changed since in the manifests of a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -121,7 +122,7 @@ class Driver(Generic[Batch_contra]):
         check_same_plan(settings.root, remembered, plan.describe())
         self._elasticity = Elasticity(plan, settings, executor)
         self._work = work_of(plan, files, settings)
-        self._bulk_files = BulkFiles(files, executor.each)
+        self._bulk_files = BulkFiles(files, executor.each, executor.later)
         self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
         self._idle = IdleBatches(files, settings.root)
         self._idle_sources = IdleSources(plan.sources, self._clock)
@@ -269,6 +270,9 @@ class Driver(Generic[Batch_contra]):
     def close(self) -> None:
         """Remove the arenas and exchange files of this run, and let others start."""
         self._elasticity.stop()
+        # whatever could not be removed the next start finds
+        with contextlib.suppress(Exception):
+            self._executor.await_later()
         remove(self._run)
         if self._lease is not None:
             self._lease.release()
@@ -306,6 +310,8 @@ class Driver(Generic[Batch_contra]):
         self, number: int | None, batch: Batch_contra | None, flush: Micros, *, last: bool
     ) -> Delivery | None:
         self._settled = False
+        # else the parcels of this version might be removed with those of a failed attempt
+        self._executor.await_later()
         before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
@@ -482,7 +488,7 @@ class Driver(Generic[Batch_contra]):
     def _remove_parcels(self, folder: str) -> None:
         """Remove the parcels of a version, and those of failed attempts."""
         if not self._settings.exchange_in_storage:
-            shutil.rmtree(folder, ignore_errors=True)
+            self._executor.later(partial(shutil.rmtree, folder, ignore_errors=True))
             return
         self._bulk_files.remove(self._bulk_files.sizes(folder))
 

@@ -195,12 +195,15 @@ def test_bounded_frames_together_log_what_the_longest_logs(
     assert live[1] == live[0], "what the longest window let go is still kept"
 
 
-def test_bounded_what_enters_is_read_once_for_all_frames(tmp_path: Path) -> None:
+def test_bounded_what_enters_is_read_once_for_all_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shape = StreamShape(events=3000, batches=6, groups=9, span=100 * SECOND)
     read, used = [], []
-    for frames in (RANGES[-1:], RANGES):
+    for held, frames in ((0, RANGES[-1:]), (0, RANGES), (2, RANGES)):
+        monkeypatch.setattr(tuples, "HELD_CHUNKS", held)
         plan = plan_of([(frame, (COUNT, TOTAL)) for frame in frames])
-        query = open_query(plan, str(tmp_path / str(len(frames))), shards=1)
+        query = open_query(plan, str(tmp_path / f"{held}-{len(frames)}"), shards=1)
         reported = [
             query.driver.batch(number, batch)[0].progress["icestream"]
             for number, batch in enumerate(batches_of(generate(plan, shape, 8)))
@@ -212,6 +215,9 @@ def test_bounded_what_enters_is_read_once_for_all_frames(tmp_path: Path) -> None
     # alone: to settle, to enter, to leave; three more frames only read what leaves them
     assert read[1] < 2.2 * read[0]
     assert used[1] > read[1]
+    # what just settled enters without being read
+    assert used[2] < used[1]
+    assert read[2] < read[1]
 
 
 def test_bounded_frames_together_stay_inside_the_quota(

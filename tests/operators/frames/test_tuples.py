@@ -193,6 +193,28 @@ def test_tuples_that_need_not_wait_are_written_once(tmp_path: Path) -> None:
         assert sequence(log, space) == sorted((t, n) for n, t in enumerate(times) if t < 390)
 
 
+def test_tuples_that_just_settled_are_not_read(tmp_path: Path) -> None:
+    with small(4):
+        space = Space(tmp_path)
+        log = log_of(space, 8)
+        tables = [numbered(list(range(at, at + 8)), at) for at in range(0, 40, 8)]
+        log.settle(MINUS_INFINITY, 40, bounded(tables))
+        whole = space.partition(0, ID_HIGH_END)
+        held = log.sorted_rows
+        assert [run.first for run in log.read(0, held, whole)] == [0, log.chunk_rows]
+        assert log.reads["blocks"] == 0
+        # a part of them, and what follows from the log
+        found = np.concatenate([run.tuples[:, 1] for run in log.read(3, 40, whole)])
+        assert found.tolist() == list(range(3, 40))
+        assert 0 < log.reads["blocks"] <= -(-(40 - held) // 4)
+        # later versions read all of what is left
+        log.drop(8)
+        log.reads["blocks"] = 0
+        found = np.concatenate([run.tuples[:, 1] for run in log.read(8, 40, whole)])
+        assert found.tolist() == list(range(8, 40))
+        assert log.reads["blocks"] >= 8
+
+
 def test_stretches_hold_the_tuples_of_a_partition_and_the_times_of_all(tmp_path: Path) -> None:
     with small(4):
         space = Space(tmp_path)

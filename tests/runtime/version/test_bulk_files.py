@@ -39,7 +39,7 @@ def test_parity_tasks_list_and_remove_as_the_driver_does(
         jobs.append(len(work))
         return [pickle.loads(pickle.dumps(piece))() for piece in work]
 
-    bulk = BulkFiles(files, each)
+    bulk = BulkFiles(files, each, lambda work: work())
     told = {
         "none": [],
         "some": names[::2],
@@ -62,9 +62,13 @@ def test_files_on_disks_are_removed_by_the_driver(tmp_path: Path) -> None:
     names = names_in(str(tmp_path), 1200)
     for name in names:
         Path(name).touch()
-    bulk = BulkFiles(LocalFiles(), lambda work: pytest.fail(f"{len(work)} tasks"))
+    later: list[Callable[[], None]] = []
+    bulk = BulkFiles(LocalFiles(), lambda work: pytest.fail(f"{len(work)} tasks"), later.append)
     assert set(bulk.sizes(str(tmp_path), ["7"])) == {*names}
     bulk.remove(names)
+    assert len([*tmp_path.iterdir()]) == 1200
+    (remove,) = later
+    remove()
     assert not [*tmp_path.iterdir()]
 
 
@@ -77,7 +81,8 @@ def test_tasks_on_spark_remove_files_of_a_store(
     names = names_in(folder, 12)
     for name in names:
         files.put(name, b"four")
-    bulk = BulkFiles(files, SparkExecutor(spark, files, folder).each)
+    executor = SparkExecutor(spark, files, folder)
+    bulk = BulkFiles(files, executor.each, executor.later)
     cuts = [name.rpartition("/")[2] for name in names[5::5]]
     assert bulk.sizes(folder, cuts) == dict.fromkeys(names, 4)
     bulk.remove(names[:11])

@@ -211,5 +211,6 @@ def test_crash_a_second_process_at_every_step_of_a_version(
 
 
 if __name__ == "__main__":
-    with staged(), mock.patch.object(retention, "SWEEP_EVERY", 1):
+    # every version cleans up, in a store too
+    with staged(), mock.patch.multiple(retention, SWEEP_EVERY=1, STORE_CLEANED_EVERY=1):
         _drive()

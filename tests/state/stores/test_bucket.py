@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from icestream.state.stores.bucket import REQUESTS, Bucket, open_bucket
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.commits import Commit, VersionStore
 from icestream.state.versions.ownership import Owner, TakenOver
-from tests.fixtures.object_store import BUCKET, KEY, SECRET, ObjectStoreServer
+from tests.fixtures.object_store import BUCKET, KEY, SECRET, ObjectStoreServer, in_memory
 
 
 @pytest.fixture(autouse=True)
@@ -219,15 +220,70 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         open_bucket(f"s3://{BUCKET}", ())
 
 
+_HERE = "http://127.0.0.1:1"
+_SIGNED = {"access_key": "c2VjcmV0"}
+
+
 @pytest.mark.parametrize(
-    ("address", "options"),
+    ("address", "options", "kind", "config"),
     [
-        ("s3a://bucket", {"region": "eu-central-1"}),
-        ("gs://bucket", {"skip_signature": "true"}),
-        ("az://container", {"account_name": "me", "access_key": "c2VjcmV0"}),
-        ("abfss://container@me.dfs.core.windows.net", {"access_key": "c2VjcmV0"}),
-        ("s3://bucket", {"endpoint": "http://127.0.0.1:1", "connect_timeout": "3 seconds"}),
+        ("s3a://b1", {"region": "eu-central-1"}, "S3Store", {"bucket": "b1"}),
+        (
+            "s3://b1",
+            {"endpoint": _HERE, "connect_timeout": "3 seconds"},
+            "S3Store",
+            {"bucket": "b1", "endpoint": _HERE},
+        ),
+        ("gs://b2", {"skip_signature": "true"}, "GCSStore", {"bucket": "b2"}),
+        (
+            "az://c1",
+            {"account_name": "me", "endpoint": _HERE, **_SIGNED},
+            "AzureStore",
+            {"container_name": "c1", "account_name": "me", "endpoint": _HERE},
+        ),
+        (
+            "abfss://c2@me.dfs.core.windows.net",
+            _SIGNED,
+            "AzureStore",
+            {"container_name": "c2", "account_name": "me"},
+        ),
     ],
 )
-def test_stores_are_opened_by_their_addresses(address: str, options: dict[str, str]) -> None:
-    assert open_bucket(address, tuple(options.items())) is not None
+def test_stores_are_opened_by_their_addresses(
+    address: str, options: dict[str, str], kind: str, config: dict[str, str]
+) -> None:
+    bucket = open_bucket(address, tuple(options.items()))
+    store = bucket._store
+    assert type(store).__name__ == kind
+    assert {name: store.config.get(name) for name in config} == config
+    # keys are whole: no part of the address goes in front of them a second time
+    assert store.prefix is None
+    assert ("allow_http" in store.client_options) == ("endpoint" in options)
+
+
+@pytest.mark.parametrize(
+    ("path", "address", "key"),
+    [
+        ("s3://bucket/a/b.log", "s3://bucket", "a/b.log"),
+        ("gs://bucket/a b/c", "gs://bucket", "a b/c"),
+        ("az://container/a/b", "az://container", "a/b"),
+        (
+            "abfss://container@me.dfs.core.windows.net/a/b",
+            "abfss://container@me.dfs.core.windows.net",
+            "a/b",
+        ),
+    ],
+)
+def test_the_prefix_of_a_location_is_the_beginning_of_its_keys(
+    path: str, address: str, key: str, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def connect(address: str, options: tuple[tuple[str, str], ...]) -> Bucket:
+        asked.append(address)
+        return in_memory(f"{address}-of-{tmp_path}", options)
+
+    files = StoreFiles({}, str(tmp_path), connect=connect)
+    assert files.put(path, b"content")
+    assert set(asked) == {address}
+    assert in_memory(f"{address}-of-{tmp_path}", ()).get(key).data == b"content"

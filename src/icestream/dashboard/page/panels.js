@@ -279,16 +279,19 @@ const choice = {
 const board = {
   id: "board",
   title: "Now",
-  about: "Rows of the table of this query, as they hold now; those of update streams with their age in seconds.",
+  about: "Rows of this query as they hold now; those of update streams with their age in seconds.",
   wide: true,
   build() { return element("div", { class: "figure scrolls", tabindex: "0", role: "region", "aria-label": "Rows that hold" }); },
   update(node, query) {
     if (!query.now?.length) return false;
     const names = Object.keys(query.now[0]);
     const text = (name, value) => name === "age" ? value.toFixed(1) : value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    // what begins with a digit in every row is read from the right
+    const side = Object.fromEntries(names.map((name) => [name,
+      query.now.every((row) => row[name] === null || /^-?\d/.test(String(row[name]))) ? { class: "number" } : {}]));
     node.replaceChildren(element("table", { class: "rows" },
-      element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, name)))),
-      element("tbody", {}, ...query.now.map((row) => element("tr", {}, ...names.map((name) => element("td", {}, text(name, row[name]))))))));
+      element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col", ...side[name] }, name)))),
+      element("tbody", {}, ...query.now.map((row) => element("tr", {}, ...names.map((name) => element("td", side[name], text(name, row[name]))))))));
     return true;
   },
   node: (node) => node,

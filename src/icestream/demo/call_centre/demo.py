@@ -27,8 +27,11 @@ from rich.console import Console, RenderableType
 import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
+from icestream.dashboard.query_list import BOARD_ROWS
+from icestream.dashboard.server import shared_page
 from icestream.demo.call_centre.display import (
     CallCenterStatus,
+    figure_rows,
     kpi_table,
     live_page,
     plain_line,
@@ -99,7 +102,9 @@ def demo(
         query = KilledQuery(start)
         ending.callback(query.stop)
         newest = NewestWindow(home / "results", *(GROUPINGS if by == ALL else [by]))
-        follow([query], replay, _View(query, replay, newest, status, began, kill), console)
+        checkpoint = str(home / "checkpoint") if ui else None
+        view = _View(query, replay, newest, status, began, kill, checkpoint)
+        follow([query], replay, view, console)
         if spark_window:
             console.print(
                 "Running Spark's own window() over one minute of the events; it may take one, too."
@@ -174,6 +179,8 @@ class _View:
     began: float
     #: whether workers are to be killed halfway
     kill: bool
+    #: the checkpoint whose page shows the figures too, if there is a page
+    checkpoint: str | None
     started: float = field(default_factory=time.monotonic)
 
     def look(self) -> None:
@@ -185,6 +192,9 @@ class _View:
             self.status.running = now - self.started
             self.newest.refresh()
             self.status.window_end, self.status.rows = self.newest.end, self.newest.rows
+            if self.checkpoint is not None:
+                rows = figure_rows(self.status, BOARD_ROWS)
+                shared_page(self.checkpoint).library.show(self.checkpoint, rows)
         if self.kill and self.status.processed >= self.status.events // 3:
             self.kill = False
             self.query.kill()

@@ -103,35 +103,52 @@ def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
         seen = format_interval(max(0, status.window_end - status.begin))
         title += f" (the stream began {seen} before)"
     table = Table(title=title, title_justify="left", title_style="bold")
-    if status.grouping == ALL:
-        return _whole_table(table, busiest(status.rows))
-    name = "service" if status.grouping == "serviceId" else status.grouping
-    table.add_column(name, no_wrap=True)
-    for figure in DEMO:
-        table.add_column(figure.title, justify="right")
-    for row in by_calls(status.rows, most):
-        group = group_name(status.grouping, row[status.grouping])
-        table.add_row(group, *(figure.show(row[figure.column]) for figure in DEMO))
-    hidden = len(status.rows) - most
-    if hidden > 0:
-        table.caption = f"and {hidden:,} more with fewer calls"
-    return table
-
-
-def _whole_table(table: Table, groups: dict[str, dict[str, Any]]) -> Table:
-    """Fill the display with all figures, of the busiest group of each key."""
-    table.box, table.padding = SIMPLE_HEAD, 0
-    table.add_column("busiest\nof each key", no_wrap=True)
-    for key, row in groups.items():
+    rows = figure_rows(status, most)
+    for place, name in enumerate(rows[0] if rows else ()):
+        # the columns of all figures are as narrow as their words
+        narrow = name.replace(" ", "\n") if status.grouping == ALL else name
         table.add_column(
-            group_name(key, row[key]).replace(" ", "\n"), justify="right", overflow="fold"
+            narrow, justify="right" if place else "left", no_wrap=place == 0, overflow="fold"
         )
-    for figure in WHOLE:
-        table.add_row(figure.title, *(figure.show(row[figure.column]) for row in groups.values()))
-    table.caption = (
-        "144 figures: sum, count and average of 6 times by 8 keys; counts once for a key"
-    )
+    for row in rows:
+        table.add_row(*row.values())
+    if status.grouping == ALL:
+        table.box, table.padding = SIMPLE_HEAD, 0
+        table.caption = (
+            "144 figures: sum, count and average of 6 times by 8 keys; counts once for a key"
+        )
+    elif len(status.rows) > most:
+        table.caption = f"and {len(status.rows) - most:,} more with fewer calls"
     return table
+
+
+def figure_rows(status: CallCenterStatus, most: int) -> list[dict[str, str]]:
+    """Return the key figures of the newest window for a display, as rows of texts.
+
+    A row is a group, one of those with the most calls; with all groupings, a figure of the busiest
+    group of each key.
+    """
+    if status.grouping == ALL:
+        groups = busiest(status.rows)
+        return [
+            {
+                "busiest of each key": figure.title,
+                **{
+                    group_name(key, row[key]): figure.show(row[figure.column])
+                    for key, row in groups.items()
+                },
+            }
+            for figure in WHOLE
+            if groups
+        ]
+    name = "service" if status.grouping == "serviceId" else status.grouping
+    return [
+        {
+            name: group_name(status.grouping, row[status.grouping]),
+            **{figure.title: figure.show(row[figure.column]) for figure in DEMO},
+        }
+        for row in by_calls(status.rows, most)
+    ]
 
 
 def summary_table(status: CallCenterStatus, *, kept: str | None) -> Table:

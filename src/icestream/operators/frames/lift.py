@@ -94,11 +94,13 @@ class Lifter:
         tuples[:, -1] = batch.column(TIME).to_numpy()
         return tuples
 
-    def groups(self, batch: pa.RecordBatch, partition: Partition) -> pa.Table:
-        """Return the keys of the groups inside a partition, with identity and latest time."""
+    def groups(self, batch: pa.RecordBatch, partition: Partition | None = None) -> pa.Table:
+        """Return the keys of all groups or those inside a partition, with identity, latest time."""
         id_high, id_low = _ids(batch, ID_HIGH_COLUMN), _ids(batch, ID_LOW_COLUMN)
         times = np.asarray(batch.column(TIME).to_numpy())
-        inside = np.flatnonzero(partition.holds(id_high))
+        inside = np.arange(len(times))
+        if partition is not None and not partition.whole:
+            inside = np.flatnonzero(partition.holds(id_high))
         ids, last, fresh = distinct_groups(id_high, id_low, times, inside)
         keys = self._codec.canonical(batch.take(pa.array(fresh)))
         return identified(pa.Table.from_batches([keys]), ids, last)

@@ -147,6 +147,8 @@ class FrameOperator(LoggedOperator):
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
         self._tuples = self._tuple_log()
         self._inputs: TupleInputs | None = None
+        #: the groups of each piece of the batch, with their keys; None if they are too many
+        self._arrived_groups: list[pa.Table] | None = None
         #: the version that is being replayed
         self._past: PastVersion | None = None
         self._released: tuple[int, ...] = ()
@@ -199,11 +201,20 @@ class FrameOperator(LoggedOperator):
         """Yield the tuples of the batch, each table with a time that no later tuple is before."""
         if self._inputs is None:
             return
+        self._arrived_groups = []
         batches, earliest = self._inputs.tuples(), self._inputs.earliest()
         for events, bound in bounded_slices(batches, earliest, TIME, self._tuples.chunk_rows):
             piece = in_time(events, self._position["watermark"])
             if piece.num_rows:
+                self._note_groups(piece)
                 yield self._tuples_in(piece), bound
+
+    def _note_groups(self, piece: pa.RecordBatch) -> None:
+        """Hold the groups of a piece of the batch, unless those of the batch are many."""
+        if self._arrived_groups is not None:
+            self._arrived_groups.append(self._lifter.groups(piece))
+            if sum(each.nbytes for each in self._arrived_groups) > self._chunk_bytes // 8:
+                self._arrived_groups = None
 
     def _tuples_in(self, batch: pa.RecordBatch) -> Table:
         """Return events as tuples, for whose sums the rows of groups have room."""
@@ -246,7 +257,7 @@ class FrameOperator(LoggedOperator):
                 dues = [each.due for each in passes]
                 if snapshot:
                     save_groups(self._shard, self._groups, partition)
-            self._inputs = None
+            self._inputs = self._arrived_groups = None
             self._settle(watermark, dues)
             self._released = ()
             if snapshot:
@@ -325,6 +336,9 @@ class FrameOperator(LoggedOperator):
         """Open the groups of the batch that belong to a partition, logging those that are new."""
         if self._past is not None:
             self._open_logged(self._past, partition)
+        elif self._arrived_groups is not None:
+            for groups in self._arrived_groups:
+                self._admit(partition, partial(_inside, groups, partition))
         elif self._inputs is not None:
             watermark, rows = self._position["watermark"], self._tuples.chunk_rows
             for batch in pieces(self._inputs.tuples(), watermark, rows):
@@ -333,8 +347,7 @@ class FrameOperator(LoggedOperator):
     def _open_logged(self, past: PastVersion, partition: Partition) -> None:
         """Open the groups that a past version logged, and record the times of its tuples."""
         for keys in logged_keys(self._shard, past):
-            mine = partition.holds(keys.column(ID_HIGH_COLUMN).to_numpy())
-            self._admit(partition, partial(keys.filter, pa.array(mine)))
+            self._admit(partition, partial(_inside, keys, partition))
         for tuples in self._tuples.arrived(partition):
             if len(tuples):
                 times = np.ascontiguousarray(tuples[:, -1])
@@ -515,3 +528,10 @@ class FrameOperator(LoggedOperator):
             "partitions": len(self._partitions),
             **self._tuples.reads,
         }
+
+
+def _inside(groups: pa.Table, partition: Partition) -> pa.Table:
+    """Return the groups that belong to a partition."""
+    if partition.whole:
+        return groups
+    return groups.filter(pa.array(partition.holds(groups.column(ID_HIGH_COLUMN).to_numpy())))

@@ -13,7 +13,9 @@ Invariants:
    (`test_oracle_settled_tuples_are_sorted_by_time_and_arrival`).
 2. At most two chunks of tuples and a block are sorted at a time, even if more have the same time
    (`test_bounded_more_ties_than_a_chunk_holds`).
-3. What settles with its batch is written once (`test_tuples_that_need_not_wait_are_written_once`).
+3. What settles with its batch is written once (`test_tuples_that_need_not_wait_are_written_once`),
+   and the first two chunks of it enter windows without being read
+   (`test_tuples_that_just_settled_are_not_read`).
 
 Cost: a tuple that settles with its batch is packed and written once. Others are packed and written
 twice, and read to be settled: an arrival block that the watermark has passed only in part again
@@ -58,6 +60,8 @@ Blocks = npt.NDArray[np.void]
 #: bytes of tuples in one record: the least, and the most where chunks are large
 BLOCK_BYTES = 65536
 MOST_BLOCK_BYTES = 1 << 20
+#: chunks of tuples that stay in memory from when they settle until they have entered windows
+HELD_CHUNKS = 2
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,11 @@ class TupleLog:
         self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
         self._arrivals = CountedTable(shard.arena, ARRIVALS, BLOCK)
         self._settled = CountedTable(shard.arena, SETTLED, BLOCK)
+        #: the first tuples that settled in the current version, and their place in the sequence
+        self._held: list[Table] = []
+        self._held_at = 0
+        #: how many more tuples can be held; below 0 once there were too many
+        self._room = 0
         #: blocks of the version that is being replayed
         self._new = {name: np.empty(0, dtype=BLOCK) for name in (ARRIVALS, SETTLED)}
         #: number of blocks read, their bytes, and the sum of frames they were read for
@@ -154,6 +163,7 @@ class TupleLog:
         `arriving` are the tuples of a batch in the order of arrival, each table with a time that
         none of the tuples in later tables is before.
         """
+        self._held, self._held_at, self._room = [], self.size, HELD_CHUNKS * self.chunk_rows
         settling = _Settling(self, before, watermark, lifetime)
         for table, bound in arriving:
             settling.take(table, bound)
@@ -229,6 +239,13 @@ class TupleLog:
         """Write sorted tuples; yield the directory entries of their blocks."""
         if lifetime != ARRIVALS and self._settled_form is not None:
             table = self._settled_form(table)
+        if lifetime == SETTLED:
+            self._room -= len(table)
+            if self._room >= 0:
+                self._held.append(table)
+            else:
+                # those that follow must not take its place
+                self._room = -1
         for first in range(0, len(table), self._block_rows):
             part = table[first : first + self._block_rows]
             low, high = part[[0, -1], -1].tolist()
@@ -248,6 +265,7 @@ class TupleLog:
 
     def drop(self, place: int) -> None:
         """Drop the settled blocks that end at or before a place in the sequence."""
+        self._held = []
         blocks = self._settled.records
         ends = self.books["dropped"] + np.cumsum(blocks["rows"])
         gone = ends <= place
@@ -274,6 +292,20 @@ class TupleLog:
 
         `frames` is how many frames they are read for.
         """
+        at = self._held_at
+        yield from self._from_log(first, min(last, at), partition, frames)
+        for table in self._held:
+            for begin in range(at, at + len(table), self.chunk_rows):
+                end = min(begin + self.chunk_rows, at + len(table))
+                low, high = max(first, begin), min(last, end)
+                if low < high:
+                    yield self._run(low, high, table[low - at : high - at], partition)
+            at += len(table)
+        yield from self._from_log(max(first, at), last, partition, frames)
+
+    def _from_log(
+        self, first: int, last: int, partition: Partition, frames: int
+    ) -> Iterator[TupleRun]:
         for portion in self._portions(first, last):
             yield self._stretch(*portion, partition)
             self.reads["block_uses"] += (frames - 1) * len(portion[-1])
@@ -328,6 +360,9 @@ class TupleLog:
         self, first: int, last: int, begin: int, blocks: Blocks, partition: Partition
     ) -> TupleRun:
         whole = self._whole(blocks, self._width)[first - begin : last - begin]
+        return self._run(first, last, whole, partition)
+
+    def _run(self, first: int, last: int, whole: Table, partition: Partition) -> TupleRun:
         times = np.ascontiguousarray(whole[:, -1])
         places = np.arange(first, last)
         if not partition.whole:

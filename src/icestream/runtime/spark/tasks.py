@@ -22,6 +22,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -74,6 +75,8 @@ class SparkExecutor(ParcellingExecutor):
         self._spark = spark
         self._handles = CachedPartitions(spark)
         self._prefold = Prefold()
+        self._thread = ThreadPoolExecutor(1, "icestream-later")
+        self._later: deque[Future[None]] = deque()
         self.cores_to_come = cores_to_come(spark.sparkContext.getConf())
         self._kept = kept
         self._hosts_apart = in_storage
@@ -93,6 +96,14 @@ class SparkExecutor(ParcellingExecutor):
         """Do pieces of work, one task each; an error is raised as it was in the task."""
         done = self._spark.sparkContext.parallelize(work, len(work)).map(_tried).collect()
         return [_value(outcome) for outcome in done]
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do something while Spark ends this batch and plans the next."""
+        self._later.append(self._thread.submit(work))
+
+    def await_later(self) -> None:
+        while self._later:
+            self._later.popleft().result()
 
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one parcel per split."""

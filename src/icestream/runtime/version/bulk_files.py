@@ -3,7 +3,8 @@
 Idea: a store lists or deletes a thousand names with a request, and answers requests about different
 ranges of names at the same time. What one request can do the driver does itself; more is cut into
 ranges of names, and tasks do these side by side. Tasks only ever receive names that the driver has
-decided about. Such names are never used again, so a task that outlives its driver does no harm.
+decided about. Such names are never used again, so a task that outlives its driver does no harm. A
+disk takes milliseconds for a large file: nothing waits for it.
 
 Invariants:
 1. Tasks together return the same names as one listing, and remove the same files
@@ -35,10 +36,12 @@ class BulkFiles:
         self,
         files: Files,
         each: Callable[[Sequence[Callable[[], Any]]], list[Any]],
+        later: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Use files, and a function that runs pieces of work as tasks."""
+        """Use files, and functions that run pieces of work as tasks, and something later."""
         self._files = files
         self._each = each
+        self._later = later
         #: requests that tasks have made
         self.requests = 0
 
@@ -57,9 +60,12 @@ class BulkFiles:
         }
 
     def remove(self, paths: Collection[str]) -> None:
-        """Remove files; missing ones are fine."""
+        """Remove files, those on disks later; missing ones are fine."""
         names = sorted(paths)
-        if isinstance(self._files, LocalFiles) or len(names) <= NAMES_AT_ONCE:
+        if isinstance(self._files, LocalFiles):
+            self._later(partial(self._files.unlink, *names))
+            return
+        if len(names) <= NAMES_AT_ONCE:
             self._files.unlink(*names)
             return
         starts = range(0, len(names), NAMES_AT_ONCE)

@@ -91,6 +91,13 @@ class ParcellingExecutor:
         """Return 1: everything runs on this host."""
         return 1
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Do something at once: what follows in this process would wait for it anyway."""
+        work()
+
+    def await_later(self) -> None:
+        """Return: nothing is left to do."""
+
     def parcelling(self, version: int, folder: str) -> Parcelling:
         """Return what fills the parcels of a version in tasks."""
         return Parcelling(

@@ -77,6 +77,14 @@ class Executor(Protocol[Batch_contra]):
         """Do pieces of work that depend on nothing, one task each."""
         ...
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Do something that the version does not wait for; the next one awaits it."""
+        ...
+
+    def await_later(self) -> None:
+        """Wait for what was to be done later; raise its error."""
+        ...
+
 
 @dataclass(frozen=True)
 class Arrivals:

@@ -474,10 +474,23 @@ class VersionStore:
             with suppress(DamageError):
                 yield self.load(version)
 
-    def identity(self) -> str:
-        """Return the identity of the checkpoint: made once, it moves with the checkpoint."""
+    def make_identity(self, proposed: str) -> None:
+        """Write an identity that was proposed, or is there; CheckpointError if another is."""
+        made = self.files.put(f"{self.root}/{IDENTITY}", sealed({"identity": proposed}))
+        if not made and self.identity() != proposed:
+            msg = f"another program started on {self.root} at the same moment: start one of them"
+            raise CheckpointError(msg)
+
+    def identity(self, proposed: str | None = None) -> str:
+        """Return the identity of the checkpoint: made once, it moves with the checkpoint.
+
+        If there is none, one is made, or the `proposed` one is returned and nothing is written.
+        """
         path = f"{self.root}/{IDENTITY}"
-        self.files.put(path, sealed({"identity": uuid.uuid4().hex}))
+        if proposed is None:
+            self.files.put(path, sealed({"identity": uuid.uuid4().hex}))
+        elif not self.files.exists(path):
+            return proposed
         found = self._read(path, "the identity of the checkpoint is missing").get("identity")
         if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{32}", found):
             raise DamageError(path, "it contains no identity")
