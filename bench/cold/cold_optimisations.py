@@ -348,6 +348,7 @@ def _passing(
         "log_bytes": float(np.mean(steady)),
         "log_bytes_most": max(steady),
         "log_to_live": float(np.mean(steady)) / live,
+        "log_to_live_most": max(steady) / live,
         "bytes_written": _written(space, scale.versions),
         "log_over_time": logs,
     }

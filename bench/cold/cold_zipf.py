@@ -3,17 +3,15 @@
 Idea: events access groups by Zipf's law. *Fixed* groups have a running count and sum; *profiles*
     also
 have a histogram; *growing* groups store every event, on one side of a join whose other side are
-requests that ask whether a group has seen a value. One event in a hundred is a request. Two
-queries, with and without enough memory, process every batch in turn, so that both see the same
-machine.
+requests that ask whether a group has seen a value. One event in a hundred is a request, or more of
+them. Two queries, with and without enough memory, process every batch in turn, so that both see the
+same machine.
 
 Invariants:
 1. Groups are drawn by Zipf's law, and drift shifts popularity (`test_groups_follow_zipfs_law`,
    `test_drift_moves_popularity_on`).
-2. Results are those of numpy, whatever the memory (`test_oracle_answers_are_exact_in_any_memory`).
-
-Limits: in growing groups, no request is for the `CROWDED` most popular ones: it would match up to a
-million events. Requests for them go to other groups, by the same law.
+2. Results are those of numpy, row by row, whatever the memory
+   (`test_oracle_answers_are_exact_in_any_memory`).
 
 References: ICE, section VIII-A (20M events over 300K groups, by a Zipf distribution).
 """
@@ -46,10 +44,6 @@ from tests.fixtures.dataflow_plans import PlanStream, dataflow
 
 #: more bytes than any run here needs
 UNLIMITED = 8 << 30
-#: one in this many events is a request
-ASKING = 100
-#: most popular groups, without requests if groups grow
-CROWDED = 100
 #: values of an event, from 0
 VALUES = 1_000
 BINS = 96
@@ -74,8 +68,8 @@ class Accesses:
     skew: float = 1.0
     #: ranks by which popularity has shifted at the end, as a share of the groups
     drift: float = 0.0
-    #: ranks without requests
-    crowded: int = 0
+    #: one in this many events is a request
+    asking: int = 100
     seed: int = 1
 
     @property
@@ -87,11 +81,8 @@ class Accesses:
         """Return time, key, value and whether it is a request, for the events of a batch."""
         place = np.arange(number * self.batch, min((number + 1) * self.batch, self.events))
         dice = np.random.default_rng([self.seed, number])
-        asks = place % ASKING == ASKING - 1
+        asks = place % self.asking == self.asking - 1
         chance = dice.random(len(place))
-        # requests are drawn from the ranks after the crowded ones
-        low = self._shares[self.crowded - 1] if self.crowded else 0.0
-        chance[asks] = low + chance[asks] * (1 - low)
         rank = np.minimum(np.searchsorted(self._shares, chance, side="right"), self.groups - 1)
         moved = (place * self.drift * self.groups / self.events).astype(np.int64)
         key = (rank + moved) % self.groups * STRIDE % self.groups
@@ -222,12 +213,13 @@ class Case:
     classifier: str = "clock"
     durability: str = "log"
     shards: int = 1
+    #: one in this many events is a request
+    asking: int = 100
 
     @property
     def accesses(self) -> Accesses:
         """The events."""
-        crowded = min(CROWDED, self.groups // 10) if self.kind == "growing" else 0
-        return Accesses(self.events, self.groups, self.batch, 1.0, self.drift, crowded)
+        return Accesses(self.events, self.groups, self.batch, 1.0, self.drift, self.asking)
 
     @property
     def flow(self) -> Dataflow:
@@ -335,18 +327,19 @@ def in_turns(cases: Sequence[Case], folder: str) -> Turns:
         for number, case in enumerate(cases)
     ]
     accesses, schema = cases[0].accesses, runs[0].flow.batch_schema
-    told = [0] * len(runs)
+    wrong, matches = [0] * len(runs), None
+    if cases[0].kind == "growing":
+        matches = Matches.of(accesses)
     for number in range(accesses.batches):
         batch = accesses.record_batch(number, schema)
         for turn in range(len(runs)):
             chosen = (turn + number) % len(runs)
-            told[chosen] += runs[chosen].feed(batch).num_rows
-    wrong = []
-    for case, run, rows in zip(cases, runs, told, strict=True):
-        if case.kind == "growing":
-            wrong.append(abs(rows - seen_before(accesses)))
-        else:
-            wrong.append(_wrong_groups(run, accesses, case.kind))
+            rows = runs[chosen].feed(batch)
+            if matches is not None:
+                wrong[chosen] += matches.wrong(rows, number * accesses.batch, batch.num_rows)
+    for place, (case, run) in enumerate(zip(cases, runs, strict=True)):
+        if matches is None:
+            wrong[place] = _wrong_groups(run, accesses, case.kind)
         run.close()
     return Turns(runs, wrong)
 
@@ -380,15 +373,41 @@ def totals(accesses: Accesses, kind: str) -> Ints:
     return found
 
 
-def seen_before(accesses: Accesses) -> int:
-    """Count the events that match requests of their group and value, by numpy."""
-    columns = [accesses.columns(number) for number in range(accesses.batches)]
-    key, value, asks = (np.concatenate([each[n] for each in columns]) for n in (1, 2, 3))
-    # events come in the order of time
-    cell = key * VALUES + value
-    order = np.argsort(cell, kind="stable")
-    kept = ~asks[order]
-    before = np.cumsum(kept) - kept
-    cells = cell[order]
-    first = np.searchsorted(cells, cells)
-    return int((before - before[first])[~kept].sum())
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The events that each request matches, by numpy; requests are found by their times."""
+
+    key: Ints
+    value: Ints
+    #: earlier events of the same key and value; 0 if it is no request
+    count: Ints
+
+    @classmethod
+    def of(cls, accesses: Accesses) -> Matches:
+        """Count what all requests match; events come in the order of time."""
+        columns = [accesses.columns(number) for number in range(accesses.batches)]
+        key, value, asks = (np.concatenate([each[n] for each in columns]) for n in (1, 2, 3))
+        cell = key * VALUES + value
+        order = np.argsort(cell, kind="stable")
+        kept = ~asks[order]
+        before = np.cumsum(kept) - kept
+        cells = cell[order]
+        count = np.zeros(len(key), dtype=np.int64)
+        count[order] = np.where(kept, 0, before - before[np.searchsorted(cells, cells)])
+        return cls(key, value, count)
+
+    def wrong(self, rows: pa.Table, first: int, events: int) -> int:
+        """Count result rows of some events that are wrong, and requests with too many or few."""
+        start = pc.struct_field(rows.column("lifetime").combine_chunks(), "start")
+        # Spark's files may have nanoseconds
+        start = start.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        place = start.to_numpy() // TICK
+        right = (place >= first) & (place < first + events)
+        request = np.where(right, place, first)
+        named = {"key": self.key, "value": self.value, "wanted": self.value}
+        for name, of_request in named.items():
+            right &= rows.column(name).to_numpy() == of_request[request]
+        change = rows.column("change").to_numpy() if "change" in rows.column_names else right
+        found = np.bincount(place[right] - first, change[right], events)
+        wanted = self.count[first : first + events]
+        return int(np.count_nonzero(~right)) + int(np.count_nonzero(found != wanted))

@@ -37,7 +37,7 @@ from bench.cold.cold_zipf import (
     VALUES,
     Accesses,
     Case,
-    seen_before,
+    Matches,
     totals,
 )
 from bench.processes import results
@@ -136,7 +136,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
 def wrong(rows: pa.Table, kind: str, accesses: Accesses) -> int:
     """Count results that differ from numpy's."""
     if kind == "growing":
-        return abs(int(rows.num_rows) - seen_before(accesses))
+        return Matches.of(accesses).wrong(rows, 0, accesses.events)
     # Spark's files may have nanoseconds
     start = pc.struct_field(rows.column("lifetime").combine_chunks(), "start")
     start = start.cast(pa.timestamp("us", "UTC")).cast(pa.int64())

@@ -3,9 +3,9 @@
 Idea: one stream, whose keys come back at random so that no part of the state is hotter than the
 rest, and whose event time hardly moves so that nothing expires, runs through a query for every
 kind of state on Spark. The log of a first run, in plenty of memory, tells how large the state
-becomes; then the same query runs with that size and with parts of it as its budget. Rates are of the second half
-of the batches, when most of the state is there. All runs of a kind share a Spark session, so that
-only the first one compiles and imports.
+becomes; then the same query runs with that size and with parts of it as its budget. Rates are of
+the second half of the batches, when most of the state is there. All runs of a kind share a Spark
+session, so that only the first one compiles and imports.
 
 Invariants:
 1. Rates are compared with that of the run in which all state fits

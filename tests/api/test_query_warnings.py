@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
+from icestream.api import query_warnings
 from icestream.api.events import Events
 from icestream.api.query_warnings import QueryWarning
 from icestream.core.errors import DefinitionError
@@ -148,3 +149,13 @@ def test_late_events_that_are_kept_or_expected_are_not_warned_of(
         assert run(counted(df), tmp_path / "kept", lateEvents=f"{tmp_path}/late") == 1
         assert run(counted(df.withWatermark("at", "5 seconds")), tmp_path / "expected") == 1
         assert run(counted(df.withWatermark("at", "3 minutes")), tmp_path / "none") == 0
+
+
+def test_many_changes_for_each_event_are_warned_of(
+    df: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = df.withWatermark("at", "3 minutes")
+    monkeypatch.setattr(query_warnings, "MANY_ROWS", 0)
+    monkeypatch.setattr(query_warnings, "MANY_CHANGES", 0)
+    with pytest.warns(QueryWarning, match=r"emitted \d+ changes for \d+ events.*'append'.*slide"):
+        run(counted(expected), tmp_path)

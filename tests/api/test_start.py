@@ -75,7 +75,7 @@ def test_oracle_views_with_sinks_of_their_own_equal_sparks_batches(
     assert Counter(rows(spark.read.parquet(f"{tmp_path}/short"), ["key"])) == Counter(
         by_spark(feed, "10 seconds", "2 seconds", "key")
     )
-    together = spark.createDataFrame(pa.concat_tables(found).to_pandas()) if found else None
+    together = spark.createDataFrame(pa.concat_tables(found)) if found else None
     assert together is not None
     assert Counter(rows(together, ["site"])) == Counter(
         by_spark(feed, "30 seconds", "15 seconds", "site")

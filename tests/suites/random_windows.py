@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -199,11 +200,19 @@ def wrong_rows(view: View, table: pa.Table, expected: Sequence[Row]) -> list[str
     return differences(*both, keys)
 
 
+def _text(value: Any) -> str:
+    """Return a text that is the same for equal values, whatever numbers they are."""
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_text, value))})"
+    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
+    return f"{float(value):.9g}" if is_number else repr(value)
+
+
 def _renumbered(rows: Iterable[Row], keys: int) -> list[Row]:
     """Number rows of the same time and group by what they say, not by their order."""
     seen: Counter[str] = Counter()
     found = []
-    for row in sorted((tuple(map(plain, (row[0], *row[2:]))) for row in rows), key=repr):
+    for row in sorted((tuple(map(plain, (row[0], *row[2:]))) for row in rows), key=_text):
         place = repr(row[: 1 + keys])
         found.append((row[0], seen[place], *row[1:]))
         seen[place] += 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
-from icestream.api.query_warnings import warn_of_late_events
+from icestream.api.query_warnings import warn_of_late_events, warn_of_revisions
 from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.server import shared_page
@@ -156,6 +156,8 @@ def _run(
             hand_out(late_sink, refused, delivery)
         elif delivery.progress:
             warn_of_late_events(plan, delivery.progress, checkpoint)
+        if delivery.progress:
+            warn_of_revisions(plan, delivery.progress, checkpoint)
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     state = lead._state_location(checkpoint)

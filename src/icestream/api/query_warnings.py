@@ -8,8 +8,13 @@ from typing import Any
 
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
 from icestream.plan.computation import Computation
+from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.events import Entered, FromSource, Left, Mapped, Node, United
 from icestream.plan.windows.lifetimes import Shifted
+
+#: changes of a version, and changes for each of its events, from which a query is warned of
+MANY_ROWS = 100_000
+MANY_CHANGES = 100
 
 
 class QueryWarning(UserWarning):
@@ -36,6 +41,20 @@ def warn_of_late_events(plan: Computation, progress: Mapping[str, Any], query: s
             f"{', '.join(sources)} is 0: write ice.stream(df, time=..., slack='10 seconds'), or "
             "give it df.withWatermark(...). query.lastProgress['icestream']['lateEvents'] counts "
             "them, and option('lateEvents', folder) keeps them"
+        )
+        warnings.warn(msg, QueryWarning, stacklevel=2)
+
+
+def warn_of_revisions(plan: Computation, progress: Mapping[str, Any], query: str) -> None:
+    """Warn if a version emits many changes for each event; Python shows it once for a query."""
+    rows, events = progress["icestream"]["resultRows"], progress["numInputRows"]
+    modes = {view.mode for view in plan.views} if isinstance(plan, Dataflow) else ()
+    if "update" in modes and rows > MANY_ROWS and rows > MANY_CHANGES * events:
+        msg = (
+            f"the query of {query} emitted {rows:,} changes for {events:,} events: in mode "
+            "'update' an aggregate over lifetimes is revised at every later instant at which an "
+            "event of its group ends. Write outputMode('append') for final rows, or give the "
+            "window a slide: window('1 hour', slide='1 minute')"
         )
         warnings.warn(msg, QueryWarning, stacklevel=2)
 

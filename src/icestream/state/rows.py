@@ -189,35 +189,36 @@ class RowCodec:
                 out = np.empty(int(counts.sum()) * unit, dtype=np.uint8)
                 kernels.take_ragged(raw, places, counts, unit, out)
                 parts[node.place].append(out)
-        has_nulls = bool((fixed[:, : self._head] & _NULLS).any())
-        arrays = [self._take(node, fixed, parts, has_nulls) for node in self._columns]
+        columns = fixed.T.copy()
+        has_nulls = bool((columns[: self._head] & _NULLS).any())
+        arrays = [self._take(node, columns, parts, has_nulls) for node in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _take(
-        self, node: _Node, fixed: Ints, parts: dict[int, list[Bytes]], has_nulls: bool
+        self, node: _Node, columns: Ints, parts: dict[int, list[Bytes]], has_nulls: bool
     ) -> pa.Array:
         word, bit = divmod(node.bit, BITS)
-        valid = (fixed[:, word] >> bit) & 1 == 0 if has_nulls else None
-        count = len(fixed)
+        valid = (columns[word] >> bit) & 1 == 0 if has_nulls else None
+        count = columns.shape[1]
         if pa.types.is_null(node.kind):
             return pa.nulls(count)
         if node.children:
-            children = [self._take(child, fixed, parts, has_nulls) for child in node.children]
+            children = [self._take(child, columns, parts, has_nulls) for child in node.children]
             if not pa.types.is_struct(node.kind):
                 return _unpacked(children[0], children[1], node.kind, valid)
             mask = None if valid is None or valid.all() else pa.array(~valid)
             return pa.StructArray.from_arrays(children, fields=list(node.kind), mask=mask)
         if not node.units:
-            return _array_of(fixed[:, node.place : node.place + node.width], node.kind, valid)
+            return _array_of(columns[node.place : node.place + node.width], node.kind, valid)
         wide = pa.types.is_large_list(node.kind) or str(node.kind).startswith("large_")
         offsets = np.zeros(count + 1, dtype=np.int64 if wide else np.int32)
-        np.cumsum(fixed[:, node.place], out=offsets[1:])
+        np.cumsum(columns[node.place], out=offsets[1:])
         buffers = [_bitmap(valid), pa.py_buffer(offsets)]
         found = parts[node.place]
         if node.units == _BYTE_UNITS:
             return pa.Array.from_buffers(node.kind, count, [*buffers, pa.py_buffer(found[0])])
         element = node.kind.value_type
-        values = _array_of(found[0].view(np.int64)[:, None], element, found[1] == 0)
+        values = _array_of(found[0].view(np.int64)[None], element, found[1] == 0)
         return pa.Array.from_buffers(node.kind, count, buffers, children=[values])
 
 
@@ -347,16 +348,15 @@ def _elements(
 
 
 def _array_of(words: Ints, kind: pa.DataType, valid: Mask | None) -> pa.Array:
-    """Return words as an array of a fixed-width type."""
-    count = len(words)
-    values: npt.NDArray[Any]
-    if pa.types.is_boolean(kind):
-        values = np.packbits(words[:, 0] != 0, bitorder="little")
-    elif words.shape[1] == 2:
-        values = np.ascontiguousarray(words)
-    else:
-        values = words[:, 0].astype(np.dtype(f"i{kind.bit_width // 8}"))
-    return pa.Array.from_buffers(kind, count, [_bitmap(valid), pa.py_buffer(values)])
+    """Return columns of words as an array of a fixed-width type; wide values are not copied."""
+    values: npt.NDArray[Any] = words[0]
+    if len(words) == 2:
+        values = np.ascontiguousarray(words.T)
+    elif kind.bit_width == 1:
+        values = np.packbits(values != 0, bitorder="little")
+    elif kind.bit_width < 64:
+        values = values.astype(f"i{kind.bit_width // 8}")
+    return pa.Array.from_buffers(kind, words.shape[1], [_bitmap(valid), pa.py_buffer(values)])
 
 
 def _bitmap(valid: Mask | None) -> pa.Buffer | None:

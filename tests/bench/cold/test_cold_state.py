@@ -9,8 +9,16 @@ import pyarrow as pa
 import pytest
 
 from bench.cold import cold_optimisations as optimisations
-from bench.cold.cold_state import CLASSIFIERS, KINDS, classified, in_part_of_memory, judge, plot
-from bench.cold.cold_zipf import TICK, Accesses, Case, in_turns, seen_before, totals
+from bench.cold.cold_state import (
+    CLASSIFIERS,
+    KINDS,
+    ROWS,
+    classified,
+    in_part_of_memory,
+    judge,
+    plot,
+)
+from bench.cold.cold_zipf import TICK, Accesses, Case, Matches, in_turns, totals
 from bench.cold.cold_zipf_on_spark import wrong
 
 #: bytes that hold a part of the groups below
@@ -42,23 +50,17 @@ def test_drift_moves_popularity_on() -> None:
     assert favourite(moving, 0) != favourite(moving, 1)
 
 
-def test_nobody_asks_for_crowded_groups() -> None:
-    accesses = Accesses(events=50_000, groups=1_000, batch=50_000, crowded=100)
-    _, key, _, asks = accesses.columns(0)
-    popular = np.bincount(key[~asks], minlength=1_000).argsort()[-20:]
-    assert not np.isin(key[asks], popular).any()
-
-
 def test_what_requests_find_is_counted_by_definition() -> None:
-    accesses = Accesses(events=3_000, groups=20, batch=1_000, crowded=2)
+    accesses = Accesses(events=3_000, groups=20, batch=1_000, asking=10)
     columns = [accesses.columns(number) for number in range(3)]
     key, value, asks = (np.concatenate([each[n] for each in columns]) for n in (1, 2, 3))
-    found = 0
+    found = np.zeros(3_000, dtype=np.int64)
     for place in np.flatnonzero(asks):
         earlier = slice(0, place)
         match = (key[earlier] == key[place]) & (value[earlier] == value[place])
-        found += int((match & ~asks[earlier]).sum())
-    assert seen_before(accesses) == found
+        found[place] = (match & ~asks[earlier]).sum()
+    assert found.sum() > 0
+    assert (Matches.of(accesses).count == found).all()
 
 
 @pytest.mark.parametrize("kind", TINY)
@@ -75,7 +77,7 @@ def test_oracle_answers_are_exact_in_any_memory(kind: str, tmp_path: Path) -> No
 
 def test_a_run_in_part_of_memory_is_compared_with_one_in_all(tmp_path: Path) -> None:
     case = Case("profiles", 90_000, 30_000, 15_000)
-    figures = in_part_of_memory(case, 1, str(tmp_path))
+    figures = in_part_of_memory(case, str(tmp_path))
     assert figures["wrong"] == 0
     assert figures["budget_bytes"] == int(0.2 * figures["full_state_bytes"])
     assert figures["limited"]["misses"] > figures["unlimited"]["misses"] == 0
@@ -97,7 +99,22 @@ def test_what_is_wrong_on_spark_is_counted() -> None:
     rows = pa.table({"lifetime": lifetime, "key": np.arange(50), "n": n, "total": total})
     assert wrong(rows, "fixed", accesses) == 0
     assert wrong(rows.slice(1), "fixed", accesses) == 1
-    assert wrong(rows.slice(0, 3), "growing", accesses) == abs(3 - seen_before(accesses))
+
+
+def test_matches_are_compared_row_by_row() -> None:
+    accesses = Accesses(events=5_000, groups=50, batch=5_000, asking=2)
+    matches = Matches.of(accesses)
+    place = np.repeat(np.arange(5_000), matches.count)
+    start = pa.array(place * TICK).cast(pa.timestamp("us", "UTC"))
+    lifetime = pa.StructArray.from_arrays([start, start], names=["start", "end"])
+    columns = {"key": matches.key[place], "value": matches.value[place]}
+    columns |= {"wanted": matches.value[place], "change": np.ones_like(place)}
+    rows = pa.table({"lifetime": lifetime, **columns})
+    assert wrong(rows, "growing", accesses) == 0
+    assert wrong(rows.slice(1), "growing", accesses) == 1
+    columns["key"][0] += 1
+    # the row is wrong, and its request lacks one
+    assert wrong(pa.table({"lifetime": lifetime, **columns}), "growing", accesses) == 2
 
 
 @pytest.fixture(scope="module")
@@ -148,13 +165,14 @@ def test_figures_are_judged_and_drawn(
     clean: dict[str, Any], deltas: dict[str, Any], expiry: dict[str, Any], tmp_path: Path
 ) -> None:
     figures: dict[str, Any] = {**clean, **deltas, **expiry}
-    for kind in KINDS:
-        figures[kind] = {
+    for row in ROWS:
+        figures[row] = {
             "ratio": 0.95,
             "wrong": 0,
             "full_state_bytes": 5_000,
             "budget_bytes": 1_000,
         }
+    for kind in KINDS:
         figures[f"{kind}, on Spark"] = {"ratio": 0.95, "wrong": 0}
     for name in CLASSIFIERS:
         for drift in ("no drift", "drift"):

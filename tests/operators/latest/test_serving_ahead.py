@@ -105,6 +105,9 @@ class Slow:
     def begin(self) -> None:
         assert not self.begun.is_set()
 
+    def is_asked_for(self) -> bool:
+        return False
+
     def proceed(self, left: Micros) -> bool:
         self.begun.set()
         self.may_end.wait(10)
@@ -128,6 +131,34 @@ def test_a_task_waits_for_the_slice_under_way() -> None:
     task.join(10)
     assert not task.is_alive()
     assert work.closed.is_set()
+
+
+class Counted(Slow):
+    """Work of one of several shards, which asks for that of another one."""
+
+    def __init__(self, slices: int, other: Counted | None = None) -> None:
+        super().__init__()
+        self.slices, self.other, self.asked, self.done = slices, other, False, 0
+
+    def is_asked_for(self) -> bool:
+        return self.asked
+
+    def proceed(self, left: Micros) -> bool:
+        self.done += 1
+        if self.other is not None:
+            self.other.asked = True
+        return self.done < self.slices
+
+
+def test_work_that_is_asked_for_ends_first(clock: ManualClock, spare: SpareTime) -> None:
+    spare.expected = SECOND
+    last = Counted(5)
+    others = [Counted(5, last), Counted(5)]
+    for each in (*others, last):
+        spare.offer(each)
+    spare.work()
+    assert last.closed.is_set()
+    assert [each.done for each in (*others, last)] == [5, 5, 0]
 
 
 def test_bounded_waiting_for_a_slice_is_time_of_serving(

@@ -50,7 +50,10 @@ def write(folder: Path, kind: str, files: int, rows: int = 300, **changes: pa.Da
             pq.write_table(table, path, row_group_size=50)
         elif kind == "csv":
             local = table.set_column(0, "ts", table.column("ts").cast(pa.timestamp("us")))
-            pyarrow.csv.write_csv(local, path, pyarrow.csv.WriteOptions(quoting_header="none"))
+            with path.open("wb") as file:
+                file.write(f"{','.join(local.column_names)}\n".encode())
+                options = pyarrow.csv.WriteOptions(include_header=False)
+                pyarrow.csv.write_csv(local, file, options)
         else:
             with ipc.new_file(path, table.schema) as writer:
                 writer.write_table(table, 50)

@@ -59,3 +59,8 @@ def test_quotes_in_texts_may_be_doubled_as_in_spark(text: str, value: str) -> No
     (tree,) = Cql().parse(f"SELECT {text}")
     assert isinstance(tree, exp.Select)
     assert tree.selects[0].this == value
+
+
+def test_what_is_no_query_prints_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    sqlglot.parse_one("CREATE VIEW b SLIDE SELECT 1", read=Cql)
+    assert caplog.records == []

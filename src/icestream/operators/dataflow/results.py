@@ -111,29 +111,28 @@ class ResultBuffer:
     def __init__(self, room: int) -> None:
         self._room = room
         self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
 
     def take(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Buffer changes; yield all, added up, once they exceed the memory."""
         self._held.append(changes)
+        self._bytes += changes.nbytes
         if self._bytes > self._room:
-            self._held = [self._left()]
+            left = self._left()
+            self._held, self._bytes = [left], left.nbytes
             if 2 * self._bytes > self._room:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         if self._held:
             left = self._left()
-            self._held = []
+            self._held, self._bytes = [], 0
             yield left
 
     def _left(self) -> pa.RecordBatch:
         """Return what is buffered without changes that cancel out: there are none if all add."""
         together = pa.concat_batches(self._held)
         return together if (column_of(together, DIFF) > 0).all() else consolidated(together)
-
-    @property
-    def _bytes(self) -> int:
-        return sum(each.nbytes for each in self._held)
 
 
 class KeyRows:

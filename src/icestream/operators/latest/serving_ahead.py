@@ -13,7 +13,9 @@ Invariants:
    `test_crash_what_was_served_ahead_is_served_again_if_it_is_lost`).
 2. The newest value of every key is served in the end, in the same order after a lost disk
    (`test_oracle_a_queue_that_serves_ahead_goes_on_after_a_lost_disk`).
-3. User code does not run twice at once in a process (`test_a_task_waits_for_the_slice_under_way`).
+3. User code does not run twice at once in a process (`test_a_task_waits_for_the_slice_under_way`),
+   and a task of another one waits for a slice of any shard, not of all
+   (`test_work_that_is_asked_for_ends_first`).
 4. What a task waits for a slice is part of its time for serving
    (`test_bounded_waiting_for_a_slice_is_time_of_serving`).
 
@@ -105,9 +107,13 @@ class ShardAhead:
         """Let whoever asks for the results wait for them."""
         fcntl.flock(self._handle, fcntl.LOCK_EX)
 
+    def is_asked_for(self) -> bool:
+        """Return whether a task waits for the results."""
+        return bool(os.pread(self._handle, 1, _ASKED))
+
     def proceed(self, left: Micros) -> bool:
         """Serve a slice; return False if there is nothing more to do in that time."""
-        if not self._turns or os.pread(self._handle, 1, _ASKED):
+        if not self._turns:
             return False
         reader = self._turns.popleft()
         step, served = self._steps[reader], self._served[reader]
@@ -161,6 +167,10 @@ class Proceeding(Protocol):
 
     def begin(self) -> None:
         """Prepare, before anything else may happen."""
+        ...
+
+    def is_asked_for(self) -> bool:
+        """Return whether a task waits for what was done."""
         ...
 
     def proceed(self, left: Micros) -> bool:
@@ -223,6 +233,12 @@ class SpareTime:
         until = self._clock() + self.expected / 1e6
         turns, self._offered = deque(self._offered), []
         while turns:
+            asked = [work for work in turns if work.is_asked_for()]
+            for work in asked:
+                turns.remove(work)
+                work.close()
+            if not turns:
+                break
             work = turns.popleft()
             left = int(1e6 * (until - self._clock()))
             is_over = self._over.is_set() or left < -self.expected

@@ -124,7 +124,7 @@ class ColumnVariable(StoredVariable):
         """Return positions and rows of several writes as one."""
         none = np.empty(0, dtype=np.int64)
         owners = np.concatenate([none, *(owners for owners, _ in parts)])
-        return owners, pa.concat_batches([self._nothing(), *(rows for _, rows in parts)])
+        return owners, self._joined([rows for _, rows in parts])
 
     def _expiring(self, rows: pa.RecordBatch, times: Ints) -> pa.RecordBatch:
         """Add the expiry column to rows written at some times, if the variable has a ttl."""
@@ -160,13 +160,19 @@ class ValueColumns(ColumnVariable):
 
     def numpy(self, fill: Any = 0) -> dict[str, npt.NDArray[Any]]:
         """Return the columns as arrays, with `fill` where there is no row or a null."""
-        rows = self.get()
-        return {
-            name: (pc.fill_null(column, fill) if column.null_count else column).to_numpy(
-                zero_copy_only=False
-            )
-            for name, column in zip(rows.schema.names, rows.columns, strict=True)
-        }
+        rows, which = self._all()
+        there = which >= 0
+        if there.all():
+            rows = take(rows, which)
+            return {name: _filled(rows.column(name), fill) for name in self.schema.names}
+        chosen, found = which[there], {}
+        kinds = set(self.schema.types)
+        fills = {kind: _filled(pa.array([fill], type=kind), fill) for kind in kinds}
+        for name, kind in zip(self.schema.names, self.schema.types, strict=True):
+            values, value = _filled(rows.column(name), fill), fills[kind]
+            found[name] = np.full(len(there), value, dtype=np.result_type(values, value))
+            found[name][there] = values[chosen]
+        return found
 
     def exists(self) -> Mask:
         return self._all()[1] >= 0
@@ -192,8 +198,8 @@ class ValueColumns(ColumnVariable):
         if not positions.size:
             return
         which = self._which[positions]
-        rows = pa.concat_batches([self._nothing(), *self._written])
-        self._write(positions, positions[which >= 0], take(rows, which[which >= 0]))
+        rows = take(self._joined(self._written), which[which >= 0])
+        self._write(positions, positions[which >= 0], rows)
 
     def _all(self) -> tuple[pa.RecordBatch, Ints]:
         """Return stored and written rows, and where the valid one of each group in focus is."""
@@ -205,6 +211,12 @@ class ValueColumns(ColumnVariable):
         moved = np.where(self._which >= 0, self._which + found.rows.num_rows, self._which)
         which = np.where(self._which == _STORED, stored, moved)
         return pa.concat_batches([found.rows, *self._written]), which[self._stage.focus]
+
+
+def _filled(column: pa.Array, fill: Any) -> npt.NDArray[Any]:
+    """Return a column of values as an array, with `fill` for nulls."""
+    column = pc.fill_null(column, fill) if column.null_count else column
+    return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 class RowColumns(ColumnVariable):

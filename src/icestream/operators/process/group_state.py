@@ -291,7 +291,7 @@ class GroupTable(GroupVariable):
             return
         parts = [(at, batch) for at, batches in self._added.items() for batch in batches]
         owners = np.repeat([at for at, _ in parts], [batch.num_rows for _, batch in parts])
-        rows = pa.concat_batches([self._nothing(), *(batch for _, batch in parts)])
+        rows = self._joined([batch for _, batch in parts])
         self._write(list(self._replaced), owners, rows)
 
     def _whole(self) -> pa.RecordBatch:
@@ -304,9 +304,7 @@ class GroupTable(GroupVariable):
                 self._bounds, self._stored = self._starts(found), found.rows
             first, last = self._bounds[position], self._bounds[position + 1]
             parts.insert(0, self._stored.slice(first, last - first))
-        if not parts:
-            return self._nothing()
-        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        return self._joined(parts)
 
     def _as_batch(self, rows: Any) -> pa.RecordBatch:
         if isinstance(rows, pa.Table):

@@ -52,7 +52,10 @@ class StoredVariable(ABC):
         groups = self._at_hand
         return living(groups.store().read(self._number, groups.slots), groups.watermark)
 
-    def _nothing(self) -> pa.RecordBatch:
+    def _joined(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return batches of stored rows, or none, as one."""
+        if batches:
+            return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
         return pa.RecordBatch.from_pylist([], schema=self._declared.stored)
 
     def _write(

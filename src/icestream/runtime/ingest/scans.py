@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 
@@ -54,14 +55,21 @@ def kafka_ranges(rdd: Any) -> list[tuple[str, int, int]] | None:
             return None
         rdd = below[0].rdd()
     found = []
-    for partition in rdd.partitions():
-        kafka = partition.inputPartition()
+    for kafka in (each for partition in rdd.partitions() for each in _inputs(partition)):
         if kafka.getClass().getSimpleName() != "KafkaBatchInputPartition":
             return None
         offsets = kafka.offsetRange()
         where = offsets.topicPartition()
         found.append((where.topic(), where.partition(), offsets.fromOffset()))
     return found
+
+
+def _inputs(partition: Any) -> list[Any]:
+    """Return what a partition reads: one input, or several before Spark 4.3."""
+    try:
+        return [partition.inputPartition()]
+    except Py4JError:
+        return list(items(partition.inputPartitions()))
 
 
 def _files(partition: Any) -> Iterator[ScannedFile]:

@@ -246,7 +246,7 @@ class GroupStore(Groups):
         slots = np.ascontiguousarray(slots)
         bounds = np.zeros(len(slots) + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows.owners, minlength=len(slots)), out=bounds[1:])
-        most = self._rows_at_once(rows.rows)
+        most = self._rows_at_once(synopsis, rows.rows)
         for first, last in self._encodable(most, bounds):
             begin, end = int(bounds[first]), int(bounds[last])
             some = rows.rows.slice(begin, min(end - begin, most))
@@ -434,7 +434,7 @@ class GroupStore(Groups):
 
     def _append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, *, worn: bool) -> None:
         """Append rows, which may make others superfluous if they are `worn`."""
-        most = self._rows_at_once(rows)
+        most = self._rows_at_once(synopsis, rows)
         for first in range(0, rows.num_rows, most):
             encoded = self._codecs[synopsis].encode(rows.slice(first, most))
             some = np.ascontiguousarray(slots[first : first + most])
@@ -489,9 +489,13 @@ class GroupStore(Groups):
             yield first, last
             first = last
 
-    def _rows_at_once(self, rows: pa.RecordBatch) -> int:
-        work = self.memory.work
-        return max(1, min(work // 2, 8 * PORTION) * int(rows.num_rows) // max(1, int(rows.nbytes)))
+    def _rows_at_once(self, synopsis: int, rows: pa.RecordBatch) -> int:
+        """Return how many rows are encoded at once: their values take half of the work buffers."""
+        codec, count = self._codecs[synopsis], max(1, int(rows.num_rows))
+        # counting the bytes of many columns takes long
+        size = 8 * len(codec.schema) * count if codec.is_fixed else int(rows.nbytes)
+        most: int = min(self.memory.work // 2, 8 * PORTION)
+        return max(1, most * count // max(1, size))
 
     def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
         encoded = self._codecs[synopsis].encode(rows)
