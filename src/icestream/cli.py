@@ -285,14 +285,14 @@ def ui(
 @app.command()
 @reported
 def compact(
-    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The table.")],
+    folder: Annotated[str, typer.Argument(help="The table: a folder, also one in a store.")],
     target: Annotated[str, typer.Option(help="The size that files should have.")] = "256 MB",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Merge small files of a Parquet table that a query wrote and does not write to now."""
     from icestream.runtime.tables.compaction import compact as merge
 
-    done = merge(str(folder), parse_bytes(target))
+    done = merge(folder, parse_bytes(target))
     if as_json:
         typer.echo(json.dumps(asdict(done)))
     else:

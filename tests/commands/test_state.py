@@ -13,6 +13,7 @@ from icestream import cli
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.state.versions.commits import SEGMENTS
 from tests.fixtures.checkpoints import make
+from tests.fixtures.object_store import BUCKET, ObjectStoreServer
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +161,19 @@ def test_every_command_prints_json(windows: str, tmp_path: Path) -> None:
 
 def test_a_key_without_a_value_is_reported(windows: str) -> None:
     assert "name=value" in said("get", windows, "--key", "key", code=1)
+
+
+def test_copies_go_to_stores_and_back(
+    windows: str, tmp_path: Path, object_store: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    there = f"s3://{BUCKET}{tmp_path}/copy"
+    size = reported("copy", windows, "--to", there)["files"]
+    assert "fine" in said("verify", there)
+    assert reported("show", there)["version"] == reported("show", windows)["version"]
+    back = str(tmp_path / "back")
+    assert reported("copy", there, "--to", back)["files"] == size
+    assert "fine" in said("verify", back)
+    assert "already" in said("upgrade", there)
+    assert reported("repair", there, "--to", f"{there}-repaired")["done"] is None

@@ -209,7 +209,7 @@ def export(
 
 def copy(
     checkpoint: Where,
-    to: Annotated[Path, typer.Option(help="The folder of the copy; must not exist.")],
+    to: Annotated[str, typer.Option(help="The folder of the copy; must not exist.")],
     clone: Annotated[
         bool, typer.Option("--clone", help="Give the copy an identity of its own.")
     ] = False,
@@ -222,7 +222,7 @@ def copy(
     """
     from icestream.inspect.copying import copy_checkpoint
 
-    done = copy_checkpoint(checkpoint, str(to), clone=clone)
+    done = copy_checkpoint(checkpoint, to, clone=clone)
     size = format_bytes(done.bytes)
     _print(asdict(done), f"version {done.version}: {done.files} files, {size} in {to}", as_json)
 
@@ -305,7 +305,7 @@ def verify(
 
 def repair(
     checkpoint: Where,
-    to: Annotated[Path | None, typer.Option(help="Write a repaired copy to this folder.")] = None,
+    to: Annotated[str | None, typer.Option(help="Write a repaired copy to this folder.")] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Repair in place; dropped files are moved, not deleted.")
     ] = False,
@@ -327,7 +327,7 @@ def repair(
     found = plan_repair(opened, parse_bytes(memory))
     done = None
     if found.is_possible and to is not None:
-        repair_copy(opened, found, str(to))
+        repair_copy(opened, found, to)
         done = f"a repaired copy is in {to}"
     elif found.is_possible and yes:
         done = f"repaired in place; the dropped files are in {repair_in_place(opened, found)}"
