@@ -36,6 +36,7 @@ from bench.adaptation.operators_of_state import OPERATORS
 from bench.harness import scratch, workspace
 from bench.processes import results
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
+from bench.safety.event_cost import Events
 from bench.safety.process_memory import CONSTANT as WORKER_CONSTANT
 from bench.safety.process_memory import WORKERS, KindOfState
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -146,6 +147,13 @@ KINDS = {
 }
 
 
+#: events of the parts that measure the processor time of an event
+EVENTS = {
+    Size.SMALL: Events(400_000, (100_000, 400_000), 300_000, 30_000),
+    Size.FULL: Events(3_000_000, (100_000, 600_000, 3_000_000), 1_800_000, 60_000),
+}
+
+
 def run_case(case: Case, folder: str) -> dict[str, Any]:
     """Run a case in this process; result files are linked to `folder`/results."""
     warm = Case(case.name, 2 << 20, 200, case.range, case.slide, case.range + 4, 1, 4)
@@ -243,7 +251,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every case in a process of its own, then compare its rows."""
     cases = CASES[size]
     figures: dict[str, Any] = {}
-    progress.plan(2 * len(cases) + len(KINDS[size]))
+    progress.plan(2 * len(cases) + len(KINDS[size]) + 2)
     for case in cases:
         progress.step(f"{case.name}: running")
         folder = scratch(workspace(), f"budget-{case.name}")
@@ -265,7 +273,25 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
             command, {"kind": asdict(kind), "folder": str(folder)}, limit=LIMIT
         )
         shutil.rmtree(folder)
-    return Measurement({**figures, "workers": kinds}, (*bars, *judge_workers(kinds)))
+    costs = {}
+    for what in ("batches", "objects"):
+        progress.step(f"{what}: processor time of an event")
+        folder = scratch(workspace(), "budget-event-cost")
+        command = [sys.executable, "-m", "bench.safety.event_cost"]
+        asked = {"what": what, "events": asdict(EVENTS[size]), "folder": str(folder)}
+        (costs[what],) = results(command, asked, limit=LIMIT)
+        shutil.rmtree(folder)
+    found = {**figures, "workers": kinds, **costs}
+    return Measurement(found, (*bars, *judge_workers(kinds), *judge_costs(costs)))
+
+
+def judge_costs(costs: Figures) -> tuple[Bar, ...]:
+    """Compare the processor time of events with the claims."""
+    rate = costs["objects"]["events_per_cpu_second"]
+    return (
+        Bar.at_most("dearest / cheapest size of batches in 8 MB", 1.3, costs["batches"]["ratio"]),
+        Bar.at_least("object aggregates, events a CPU second", 50_000, rate),
+    )
 
 
 def judge_workers(kinds: Figures) -> tuple[Bar, ...]:
