@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.operators.dataflow.results import ROWS_AT_ONCE, KeyRows, LifetimeRows, ResultBuffer
+from icestream.operators.dataflow.results import (
+    ROWS_AT_ONCE,
+    HeldRowBuffer,
+    LifetimeRows,
+    ResultBuffer,
+)
 from icestream.operators.lifetimes.changes import changes_of
 from tests.oracles.lifetimes import heads
 
@@ -112,7 +117,7 @@ def of_groups(*rows: tuple[int, str]) -> pa.RecordBatch:
 
 
 def test_rows_by_key_are_the_last_ones() -> None:
-    buffer = KeyRows()
+    buffer = HeldRowBuffer()
 
     def taken(*rows: tuple[int, str]) -> list[list[tuple[int, str]]]:
         made = buffer.take(of_groups(*rows)) if rows else buffer.rest()

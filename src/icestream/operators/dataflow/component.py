@@ -37,7 +37,7 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.join_step import JoinStores
 from icestream.operators.dataflow.join_traces import Traces
-from icestream.operators.dataflow.results import KeyRows, ResultBuffer
+from icestream.operators.dataflow.results import HeldRowBuffer, ResultBuffer
 from icestream.operators.dataflow.sorted_changes import (
     INNER,
     apart,
@@ -126,13 +126,13 @@ class ComponentOperator:
         self._transient = False
         #: the room of a buffer, and those of views that need one
         self._held_back = stores.gathered_bytes // HELD_BACK
-        self._buffer: dict[int, ResultBuffer | KeyRows] = {}
+        self._buffer: dict[int, ResultBuffer | HeldRowBuffer] = {}
         for step in spec.steps:
             match step:
                 case Emit(view=view) if spec.rows_of[view].mode == "update":
                     self._buffer[view] = ResultBuffer(self._held_back)
                 case Emit(view=view) if view in spec.by_key:
-                    self._buffer[view] = KeyRows()
+                    self._buffer[view] = HeldRowBuffer()
         self._traces = Traces(spec.steps, spec.partitions, spec.sample)
         self._dropped_before = self._dropped
 

@@ -135,7 +135,7 @@ class ResultBuffer:
         return together if (column_of(together, DIFF) > 0).all() else consolidated(together)
 
 
-class KeyRows:
+class HeldRowBuffer:
     """Rows of mode `now` straight from an operator by their key, once for each key that changed.
 
     A batch has all rows of its keys. Several batches of one key follow each other, and the last one
