@@ -18,6 +18,7 @@ Cost: O(events + groups touched), without a sort by time.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -46,8 +47,9 @@ class _Watching(PromptOperator):
         self.result = pa.schema([*(payload.field(name) for name in keys), *flags])
         self.synopses = (self._stored(),)
 
+    @abstractmethod
     def _stored(self) -> Synopsis:
-        raise NotImplementedError
+        """Return what is stored of a group."""
 
     def _met(self, changes: pa.RecordBatch) -> list[Mask]:
         """Return which changes meet each condition."""
