@@ -296,6 +296,26 @@ def test_stop_waits_for_the_batch_under_way(feed: Feed, start: Callable[..., ice
     assert query.exception() is None
 
 
+def test_a_batch_that_begins_while_the_query_is_stopped_ends_without_an_error(
+    feed: Feed, start: Callable[..., ice.Query]
+) -> None:
+    feed.add(events(0, 3))
+    seen = Collector()
+    query = start(counted(feed), seen, ticker="100 milliseconds")
+    wait_until(lambda: 0 in seen.versions, query)
+    with query._busy:
+        query._stopping = True
+    feed.add(events(5))
+    wait_until(query._busy.locked, query)
+    query._query.stop()
+    assert query.awaitTermination(timeout=10)
+    assert query._query.exception() is None
+    again = start(counted(feed), seen, ticker="100 milliseconds")
+    wait_until(lambda: 1 in seen.versions, again)
+    assert seen.versions == {0: [(0, 1)], 1: [(2, 1)]}
+    again.stop()
+
+
 def test_the_slower_source_of_a_union_holds_the_watermark(
     spark: SparkSession, tmp_path: Path, start: Callable[..., ice.Query]
 ) -> None:

@@ -55,6 +55,8 @@ from icestream.runtime.version.history import QueryHistory
 #: consecutive batches without work, and seconds between two checks of their number
 _SURELY_CALM = 2
 _LOOK_AGAIN = 0.02
+#: milliseconds after which a batch that begins while the query is stopped fails
+_UNTIL_STOPPED = 20_000
 
 Deliver = Callable[[Delivery], None]
 
@@ -367,6 +369,9 @@ class Query:
     def _batch(self, batch: DataFrame, number: int) -> None:
         with self._at_work():
             if self._stopping:
+                # this runs in Spark's thread: being interrupted there is its way to end quietly
+                jvm: Any = batch.sparkSession._jvm
+                jvm.java.lang.Thread.sleep(_UNTIL_STOPPED)
                 msg = "the query is stopping; this batch will run again at the next start"
                 raise IcestreamError(msg)
             try:
