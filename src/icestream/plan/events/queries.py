@@ -201,7 +201,7 @@ class _Building(DataflowBuilding):
     def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
         """Make the rows of a node that hold the rows of a view, by key."""
         keys, places = row_key(node), self._ungrouped(node)
-        if self._emits_by_key(node, places):
+        if self._lets_top_emit_by_key(node, places):
             component, step = places[0].component, places[0].step
             assert component is not None
             self._add(component, Emit((step,), payload, self._of(component, step), view))
@@ -217,8 +217,8 @@ class _Building(DataflowBuilding):
             step = self._add(component, Stateful((received,), payload, 0, output, text))
         self._add(component, Emit((step,), payload, self._of(component, step), view))
 
-    def _emits_by_key(self, node: Node, places: tuple[EventPlace, ...]) -> bool:
-        """Return whether a top-k can emit the rows of each key that changes, as they hold.
+    def _lets_top_emit_by_key(self, node: Node, places: tuple[EventPlace, ...]) -> bool:
+        """Let a top-k emit the rows of each key that changes, as they hold; return whether it can.
 
         It is the only one, its events come from a source and never end, and all its rows are shown.
         """

@@ -65,7 +65,7 @@ def kafka_ranges(rdd: Any) -> list[tuple[str, int, int]] | None:
 
 
 def _inputs(partition: Any) -> list[Any]:
-    """Return what a partition reads: one input, or several before Spark 4.3."""
+    """Return what a partition reads: one input, or several in Spark 4.1."""
     try:
         return [partition.inputPartition()]
     except Py4JError:
