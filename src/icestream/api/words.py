@@ -204,7 +204,7 @@ def column_names(given: object, word: str) -> tuple[str, ...]:
 
 @contextmanager
 def resolving(columns: Sequence[str], complaint: str = "") -> Iterator[None]:
-    """Report what Spark refuses in one line, with the columns that there are."""
+    """Report words for columns that Spark refuses in one line, with the columns that there are."""
     try:
         with reasons_alone():
             yield
