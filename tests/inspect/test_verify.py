@@ -127,8 +127,8 @@ def test_damage_in_a_table_of_what_holds_is_named_with_its_versions(tmp_path: Pa
         found = [(each.path, each.versions) for each in verify(Checkpoint(root)).findings]
         assert (path, versions) in found
     os.unlink(f"{table.folder}/{min(older.names)}")
-    found = [each.path for each in verify(Checkpoint(root)).findings]
-    assert f"{table.folder}/{min(older.names)}" in found
+    paths = [each.path for each in verify(Checkpoint(root)).findings]
+    assert f"{table.folder}/{min(older.names)}" in paths
 
 
 def test_a_file_under_the_name_of_another_is_damage(tmp_path: Path) -> None:

@@ -47,17 +47,17 @@ class GroupWords(PySparkWords):
     _called = "groups"
     _instead: ClassVar[Mapping[str, str]] = {
         **{name: f"agg(ice.{name}('x'))" for name in ("sum", "avg", "mean", "min", "max")},
-        "pivot": "agg(ice.sum(sf.when(condition, sf.col('x'))).alias(...), ...), one for each value",
-        **{
-            name: "stream.events().groupApply('key', lambda group: group.process(...))"
-            for name in (
+        "pivot": "agg(ice.sum(sf.when(condition, sf.col('x'))).alias(...)) for each value",
+        **dict.fromkeys(
+            (
                 "applyInArrow",
                 "applyInPandas",
                 "applyInPandasWithState",
                 "transformWithState",
                 "transformWithStateInPandas",
-            )
-        },
+            ),
+            "stream.events().groupApply('key', lambda group: group.process(...))",
+        ),
     }
 
 

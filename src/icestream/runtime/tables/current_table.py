@@ -117,9 +117,7 @@ class Manifest:
         """Return what is written in a file; DamageError if it was changed since."""
         # earlier releases wrote many lines without a seal
         is_sealed = not data.startswith(b"{\n")
-        found: dict[str, Any] = (
-            opened(path, data, range(FORMAT)) if is_sealed else json.loads(data)
-        )
+        found: dict[str, Any] = opened(path, data, range(FORMAT)) if is_sealed else json.loads(data)
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
         parts = tuple((first, name) for first, name in found["parts"])
         return cls(
@@ -270,7 +268,8 @@ class CurrentTable:
         try:
             self._open(name)
         except FileNotFoundError:
-            raise DamageError(f"{self.folder}/{name}", "a file of the table is missing") from None
+            path = f"{self.folder}/{name}"
+            raise DamageError(path, "a file of the table is missing") from None
 
     # -- writing ---------------------------------------------------------------------------
 
