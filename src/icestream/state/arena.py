@@ -252,9 +252,10 @@ class Arena:
         try:
             with _storage(arena._folder, reserved):
                 for array, (dtype, width, mapped) in released["arrays"].items():
-                    path, kind, place = arena._array_path(array), np.dtype(dtype), places[array]
+                    path, place = f"{arena._folder}/{array}{_ARRAY}", places[array]
+                    mapping = kept.get(place)
                     arena._arrays[array] = ArenaArray(
-                        path, kind, width, account, mapped, place, kept.pop(place, None)
+                        path, np.dtype(dtype), width, account, mapped, place, mapping
                     )
         except BaseException:
             account.release(reserved - arena.bytes)
@@ -281,7 +282,8 @@ class Arena:
             raise ValueError(msg)
         array = self._arrays.get(name)
         if array is None:
-            array = ArenaArray(self._array_path(name), kind, width, self._account)
+            path = f"{self._folder}/{_plain(name)}{_ARRAY}"
+            array = ArenaArray(path, kind, width, self._account)
             array.resize(capacity)
             self._arrays[name] = array
         elif (array.dtype, array.width) != (kind, width):
@@ -343,14 +345,12 @@ class Arena:
             self._close()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _array_path(self, name: str) -> str:
-        return f"{self._folder}/{_plain(name)}{_ARRAY}"
-
     def _close(self) -> dict[Place, mmap.mmap]:
         """Return the bytes to the account; return the mappings."""
         self._open = False
         for array in self._arrays.values():
-            array.account.release(array.bytes)
+            if array.bytes:
+                array.account.release(array.bytes)
         return dict(filter(None, [array.unmap() for array in self._arrays.values()]))
 
     def _check_open(self) -> None:

@@ -48,9 +48,10 @@ class MappingCache:
 
     def keep(self, folder: str, mappings: Mapping[Place, mmap.mmap]) -> None:
         """Keep the mappings of a folder's files, while there is room; small ones in half of it."""
-        if len(self) + len(mappings) > self._most // 2:
-            self.prune()
         held, kept = len(self), {}
+        if held + len(mappings) > self._most // 2:
+            self.prune()
+            held = len(self)
         for place, each in mappings.items():
             most = self._most if len(each) >= LARGE else self._most // 2
             if held + len(kept) < most:

@@ -270,16 +270,17 @@ class SegmentReader:
         self._file.close()
 
     def _blocks_of(self, markers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        ordinals = markers >> np.uint64(32)
-        foreign = np.flatnonzero(ordinals != self.ordinal)
-        if len(foreign):
-            msg = f"marker {show_marker(int(markers[foreign[0]]))} does not belong to {self.path}"
-            raise ValueError(msg)
+        """Return the blocks of ascending markers."""
+        for marker in markers[:1].tolist() + markers[-1:].tolist():
+            if ordinal_of(marker) != self.ordinal:
+                msg = f"marker {show_marker(marker)} does not belong to {self.path}"
+                raise ValueError(msg)
+            if not len(self._table):
+                raise DamageError(self.path, f"no record at marker {show_marker(marker)}")
+        if len(self._table) == 1:
+            return np.zeros(len(markers), dtype=np.int64)
         words = markers & np.uint64(0xFFFFFFFF)
-        blocks = np.searchsorted(self._first_words, words, side="right") - 1
-        if not len(self._table):
-            raise DamageError(self.path, f"no record at marker {show_marker(int(markers[0]))}")
-        return blocks.astype(np.int64)
+        return self._first_words.searchsorted(words, side="right") - 1
 
     def _find(
         self, entries: npt.NDArray[np.void], markers: npt.NDArray[np.uint64]
