@@ -48,7 +48,7 @@ class MappingCache:
 
     def keep(self, folder: str, mappings: Mapping[Place, mmap.mmap]) -> None:
         """Keep the mappings of a folder's files, while there is room; small ones in half of it."""
-        held, kept = len(self), {}
+        held, kept = len(self), dict[Place, mmap.mmap]()
         if held + len(mappings) > self._most // 2:
             self.prune()
             held = len(self)
