@@ -47,7 +47,7 @@ EVERY_EVENT = "event"
 
 
 def rows(count: int) -> RowsSlide:
-    """Return the slide of a stream's windows that emit a row with every `count`-th event.
+    """Return the slide of a result that emits a row with every `count`-th event.
 
     Examples:
         >>> calls.window("1 hour", slide=ice.rows(10)).groupBy("agent").count().columns

@@ -180,7 +180,7 @@ def column_names(given: object, word: str) -> tuple[str, ...]:
 
 @contextmanager
 def resolving(columns: Sequence[str], complaint: str = "") -> Iterator[None]:
-    """Report what Spark refuses in one line, with the columns that there are."""
+    """Report words for columns that Spark refuses in one line, with the columns that there are."""
     logs = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
     for each in logs:
         each.disabled = True  # they print the stack of the JVM

@@ -59,7 +59,7 @@ _KINDS = {"inner": "inner", "left": "left", "semi": "left_semi", "anti": "left_a
 
 @contextmanager
 def located(text: Text, place: TextSpan) -> Iterator[None]:
-    """Report errors about a part of a statement with its place."""
+    """Report what Spark refuses in a part of a statement with its place."""
     try:
         yield
     except (DefinitionError, AnalysisException) as error:
@@ -127,7 +127,7 @@ class Staged:
 
 
 def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
-    """Return the staged rows of a source under the names of a scan."""
+    """Return the rows of a source that Spark stages, under the names of a scan."""
 
     def renamed(frame: DataFrame) -> list[Column]:
         return [sf.col(quoted(name)).alias(column) for name, column in scan.named.items()]
