@@ -31,7 +31,6 @@ import json
 import mmap
 import os
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -497,7 +496,7 @@ def _overwrite(path: str, content: bytes) -> None:
 
 
 def _working_name() -> str:
-    return _WORKING + uuid.uuid4().hex
+    return _WORKING + os.urandom(16).hex()
 
 
 def _plain(name: str) -> str:
