@@ -87,7 +87,9 @@ def plain_component(spec: ComponentSpec) -> ComponentOperator:
     """Return a component on plain stores."""
     shard = cast("Shard", SimpleNamespace(arena=SimpleNamespace(header={})))
     if spec.sole is not None:
-        return SoleStepComponent(spec, shard, cast("StepWithState", plain_step(spec.sole)))
+        return SoleStepComponent(
+            spec, shard, cast("StepWithState", plain_step(cast("Any", spec.sole)))
+        )
     return ComponentOperator(spec, shard, PlainStores(spec.groupings))
 
 

@@ -35,6 +35,7 @@ from icestream.operators.lifetimes.window_copies import (
     WindowCopies,
 )
 from icestream.plan.events.features import FeatureCall, with_features
+from icestream.plan.events.pane_windows import with_panes
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, WindowKind, grouping_id
 from icestream.plan.windows.frame import GROUPING_ID, Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -165,6 +166,10 @@ def _rows(
         length = windows.range if isinstance(windows, Windows) else windows.size
         copied = events._mapped(copies, columns, f"copies {windows}", length)
         made = copied.groupApply([WINDOW, *by], lambda group: _aggregated(group, aggregates))
+        either = with_panes(
+            made._node, events._node, copies, by or [_ALL], [*names, *numbers], aggregates
+        )
+        made = replace(made, _node=either)
     return made.select(
         f"{WINDOW} AS {heading}",
         *(f"{key} AS {quoted(name)}" for key, name in zip(keys, names, strict=True)),
