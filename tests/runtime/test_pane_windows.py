@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.dataflow import pane_step
+from icestream.operators.grid import operator, slice_log
+from icestream.plan.events import pane_windows
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery
@@ -31,11 +36,25 @@ from tests.suites.dataflow_conformance import (
 from tests.suites.dataflow_crash_runs import DataflowScript
 
 
+@contextmanager
+def small_slices(size: int = 512) -> Iterator[None]:
+    """Let little data fill several slices and tables, and let keys be found again."""
+    with ExitStack() as stack:
+        for module in (operator, slice_log, pane_step, pane_windows):
+            stack.enter_context(mock.patch.object(module, "SLICE_BYTES", size))
+        stack.enter_context(mock.patch.object(pane_step, "_KEYS", 0))
+        yield
+
+
 class _PaneConformance(DataflowConformance):
     """Rows beside those of the same query by copies."""
 
     exact = True
     copying: ClassVar[Dataflow]
+    #: bytes of a component: those of joins need some
+    share: ClassVar[int] = 256 << 10
+    #: partitions of components with all groups in memory
+    partitions: ClassVar[int] = 0
 
     def open(self, folder: Path, *, shards: int = 2) -> LocalQuery:
         return open_dataflow(self.flow, folder, shards=shards, budget=64 << 20)
@@ -46,8 +65,8 @@ class _PaneConformance(DataflowConformance):
     def check_cold(self, folder: Path, flow: Dataflow, *, reopen: bool = False) -> None:
         """Run with memory for a part of the groups, in partitions of them."""
         items, expected = self.many()
-        budget, partitions, tables = (1 << 20) * len(flow.components), 0, []
-        with small_sizes(chunk=256):
+        budget, partitions, tables = self.share * len(flow.components), 0, []
+        with small_sizes(quota=1024, chunk=256), small_slices():
             for number, batch in enumerate(batches_of(items)):
                 if number == 0 or (reopen and number == 4):
                     query = open_dataflow(flow, folder, budget=budget, shards=1)
@@ -57,6 +76,7 @@ class _PaneConformance(DataflowConformance):
                 partitions = max(partitions, facts["partitions"])
                 tables.append(query.rows([delivery]))
             tables.append(query.flush())
+        assert partitions > self.partitions, "no partition was evicted: nothing was tested"
         self.compare(tables, expected)
 
 
@@ -73,6 +93,8 @@ class TestObjectsBehindJoins(_PaneConformance):
 class TestWindowsOfWindows(_PaneConformance):
     flow = plans.windows_of_windows()
     copying = plans.windows_of_windows(panes=False)
+    share = 48 << 10
+    partitions = 2
 
 
 def test_windows_that_are_read_when_final_are_panes() -> None:
