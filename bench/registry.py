@@ -31,6 +31,7 @@ from icestream.core.errors import DefinitionError
 MODULES = (
     "windows.overlap",
     "windows.density",
+    "windows.behind_joins",
     "windows.fast_input",
     "windows.batch_overhead",
     "safety.crash",

@@ -71,8 +71,8 @@ def with_final_plans(outputs: tuple[tuple[Node, str], ...]) -> tuple[tuple[Node,
         return known[id(node), final]
 
     def chosen(node: Node, *, final: bool) -> Node:
-        if isinstance(node, GridWindows) and final:
-            return rebuilt(node.panes, made)
+        if isinstance(node, GridWindows) and (final or appends):
+            return made(node.panes)
         if isinstance(node, Matched) and appends:
             joined = rebuilt(node.once, made)
             if all(is_final(each, ()) for each in before(joined)):

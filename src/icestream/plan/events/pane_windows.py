@@ -20,7 +20,8 @@ from icestream.operators.dataflow.pane_step import EntryReading, PaneStep, Tuple
 from icestream.operators.frames.event_frames import EVENT_FIELDS
 from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.slice_log import SLICE_BYTES
-from icestream.operators.lifetimes.window_copies import WindowCopies
+from icestream.operators.lifetimes.window_copies import WINDOW
+from icestream.operators.object_aggregates.functions import result_type
 from icestream.operators.protocol import Shard
 from icestream.plan import lower
 from icestream.plan.nodes.events import GridWindows, Left, Node, Paned
@@ -120,30 +121,40 @@ class PaneWindows:
         )
 
 
-def with_panes(
-    copied: Node,
+def paned(
     events: Node,
-    copies: WindowCopies,
+    windows: Windows | Cumulative,
+    time: pa.DataType,
     keys: Sequence[str],
     shown: Sequence[str],
     aggregates: Sequence[Aggregate],
-) -> GridWindows:
-    """Return rows of windows over copies of events, with panes that make the same rows."""
-    whole = copied.payload, copied.scope, copied.grows, copied.reach, copied.delay
-    assert isinstance(copied, Left)
-    panes = Paned(
-        copied.payload,
+) -> Paned:
+    """Return the rows of windows over final events: the window, keys that are shown, answers."""
+    payload, types = events.payload, {each.name: each.type for each in events.payload}
+    answers = [pa.field(each.alias, result_type(each, types)) for each in aggregates]
+    shows = [payload.field(key) for key in keys[: len(shown)]]
+    return Paned(
+        pa.schema([windows.heading(time).with_name(WINDOW), *shows, *answers]),
         None,
         True,
-        copied.reach,
-        copied.delay,
+        events.reach + windows.range,
+        events.delay,
         before=events,
-        windows=copies.windows,
+        windows=windows,
         keys=tuple(keys),
         shown=tuple(shown),
         aggregates=tuple(aggregates),
-        time=copies.time,
+        time=time,
     )
+
+
+def either(copied: Node, panes: Node) -> GridWindows:
+    """Return rows of windows that copies of events give, and panes where they are final."""
+    assert isinstance(copied, Left)
+    assert copied.payload.types == panes.payload.types
+    if isinstance(panes, Paned):
+        panes = replace(panes, payload=copied.payload)
+    whole = copied.payload, copied.scope, copied.grows, copied.reach, copied.delay
     return GridWindows(*whole, before=copied.before, panes=panes)
 
 

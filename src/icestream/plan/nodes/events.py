@@ -115,7 +115,7 @@ class Paned(Derived):
 class GridWindows(Left):
     """Rows of windows on a grid by copies of events; panes make the same where they are final."""
 
-    panes: Paned = field(kw_only=True)
+    panes: Node = field(kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
