@@ -25,9 +25,8 @@ from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.saved_arrays import table_of
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import NoSchema, read, state_schema_of, written
-from icestream.plan.windows.grid import Windows
 from tests.fixtures.checkpoints import KINDS, events, make, opened
-from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
+from tests.fixtures.dataflow_plans import PlanStream, dataflow, windows_of_ratings
 from tests.fixtures.plans import open_query, window_plan
 from tests.suites.dataflow_conformance import open_dataflow
 
@@ -80,9 +79,7 @@ def test_parity_open_windows_beside_a_query_that_ends_here(kind: str, tmp_path: 
 
 
 def test_parity_open_windows_of_a_dataflow_beside_one_that_ends_here(tmp_path: Path) -> None:
-    count, length = Aggregate("count", None, "n"), Windows(9 * SECOND, 3 * SECOND)
-    rows = PlanStream.of(RATINGS).in_windows(length, ["user"], count)
-    flow = dataflow(rows, "append")
+    flow = windows_of_ratings()
     query = open_dataflow(flow, tmp_path)
     for batch in range(4):
         query.feed(events(flow, batch))

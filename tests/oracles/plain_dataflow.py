@@ -156,7 +156,8 @@ class PlainDataflow:
             latest = int(times[numbers == number].max())
             before = self._seen[number]
             self._seen[number] = latest if before is None else max(before, latest)
-            chosen = np.flatnonzero((numbers == number) & (times >= self._watermark))
+            late_before = self._plan.late_before(self._watermark)
+            chosen = np.flatnonzero((numbers == number) & (times >= late_before))
             schema = self._plan.columns[number]
             columns = [
                 batch.column(source_column(number, place)).take(pa.array(chosen))
