@@ -55,7 +55,7 @@ def pieces(
 def bounded_slices(
     batches: Iterable[pa.RecordBatch], earliest: Ints, time: str, rows: int
 ) -> Iterator[tuple[pa.RecordBatch, Micros]]:
-    """Yield batches, at most `rows` at a time, with a time that no later event is before.
+    """Yield events to lift into tuples, at most `rows` at a time, with a time none later is before.
 
     `earliest` are the earliest times of the batches.
     """

@@ -94,7 +94,7 @@ EXTRA_WORDS = "extra words"
 
 
 def buffered_chunks(frames: int) -> int:
-    """Return the chunks of tuples and results that so many frames hold at once."""
+    """Return the chunks of tuples and results that an operator of so many frames holds at once."""
     return 2 + 4 * frames
 
 
