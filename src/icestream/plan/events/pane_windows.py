@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
@@ -85,7 +85,7 @@ class PaneWindows:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        return lower.lifetimes(self.plan)
+        return _lowered(self.plan).lifetimes
 
     @property
     def least_quota(self) -> int:
@@ -111,7 +111,7 @@ class PaneWindows:
         windows = plan.views[0].windows
         assert isinstance(windows, Windows | Cumulative)
         return PaneStep(
-            lower.operator(plan, shard),
+            _lowered(plan).operator(shard),
             shard,
             reading,
             self.edges,
@@ -119,6 +119,11 @@ class PaneWindows:
             self.result,
             self.delay,
         )
+
+
+@lru_cache(maxsize=8)
+def _lowered(plan: Plan) -> lower.Lowered:
+    return lower.lowered(plan)
 
 
 def paned(
