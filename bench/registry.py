@@ -29,6 +29,7 @@ from icestream.core.errors import DefinitionError
 
 #: modules of `bench` that export a `BENCH`, in the order they are listed
 MODULES = (
+    "first_minute",
     "windows.overlap",
     "windows.density",
     "windows.fast_input",

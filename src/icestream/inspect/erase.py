@@ -46,7 +46,7 @@ from icestream.inspect.state_rows import Reading
 from icestream.operators.dataflow.sorted_changes import INNER_BITS
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.state_schema import DataflowSchema
-from icestream.runtime.tables.current_table import NOW, CurrentTable
+from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import folder_of
 from icestream.state.groups.spec import GroupRows
 from icestream.state.groups.store import GroupStore
@@ -85,7 +85,8 @@ def erase(reading: Reading, key: Mapping[str, str]) -> Erasure:
     for shard in range(len(commit.bases)):
         made.change(shard, changed)
     committed = made.commit({"flush": False, ERASED: made.groups}, manifests=True)
-    rows = sum(_erase_rows(table, key, committed.version - 1) for table in _tables(at))
+    tables = CurrentTable.all_in(at.files, at.root)
+    rows = sum(_erase_rows(each, key, committed.version - 1) for each in tables)
     return Erasure(committed.version, made.groups, rows, _delete_others(at, committed))
 
 
@@ -240,11 +241,6 @@ class _GroupEraser:
 
 
 # -- files --------------------------------------------------------------------------------
-
-
-def _tables(at: Checkpoint) -> list[CurrentTable]:
-    views = at.files.list(f"{at.root}/{NOW}")
-    return [CurrentTable.of(at.files, at.root, int(view)) for view in views]
 
 
 def _erase_rows(table: CurrentTable, key: Mapping[str, str], version: int) -> int:

@@ -111,9 +111,8 @@ class WindowState:
         plan = self._plan
         tiled = tuple(map(Tiled.from_json, commit.decisions.get("composition") or ()))
         events = self._events(source)
-        operator: Any = lower.operator(
-            plan, space, self._store, tiled, events, switched=self._switched
-        )
+        lowered = lower.lowered(plan, self._store, tiled, events, switched=self._switched)
+        operator: Any = lowered.operator(space)
         operator.restore(source.history)
         latest = max((each for each in commit.seen if each is not None), default=None)
         if latest is None:
@@ -123,14 +122,14 @@ class WindowState:
         end = max(plan.settled_by(latest), commit.decisions.get(LATEST_END, latest))
         for watermark in self._stages(commit.watermark, end):
             operator.on_batch([NoInputs()] * parts if parts > 1 else NoInputs())
-            for view, rows in lower.emitted(plan, operator.on_watermark(watermark)):
+            for view, rows in lowered.emitted(operator.on_watermark(watermark)):
                 if not isinstance(plan.views[view].windows, Frame):
                     first = _first(rows, seen.setdefault(view, set()), self._windows)
                     yield from self._chosen(view, source.shard, first, asked)
             if all(len(seen.get(view, ())) for view in self._grids):
                 break
         if isinstance(operator, FrameOperator):
-            for view, rows in lower.emitted(plan, operator.standing()):
+            for view, rows in lowered.emitted(operator.standing()):
                 yield from self._chosen(view, source.shard, rows, asked)
 
     def _events(self, source: ScratchShard) -> tuple[RawEventReader, int] | None:

@@ -191,7 +191,7 @@ def regrouped(
     *,
     inside: bool = False,
 ) -> pa.RecordBatch:
-    """Return changes under the identity of the columns that a step regroups by.
+    """Return the changes of a step that regroups, under the identity of the columns it groups by.
 
     With a `payload`, only its columns are kept. Identities of groups `inside` others begin with
     the bits of these that route them, so that a range of identities has whatever is nested in it.
@@ -215,7 +215,7 @@ def sent(
     payload: pa.Schema,
     inside: tuple[str, ...] | None,
 ) -> pa.RecordBatch:
-    """Return changes as they are sent by columns, for groups inside of those if there are any."""
+    """Return changes as a step sends them by columns, for groups inside of those if any."""
     changes = regrouped(changes, keys, payload)
     return changes if inside is None else regrouped(changes, inside, inside=True)
 

@@ -76,5 +76,6 @@ class SliceDirectory:
 
     def drop_before(self, pane: int) -> None:
         """Remove the slices of panes before `pane`."""
-        self._table.replace(self.between(pane, np.iinfo(np.int64).max))
-        self._panes = None
+        if len(self.panes) and self.panes[0] < pane:
+            self._table.replace(self.between(pane, np.iinfo(np.int64).max))
+            self._panes = None

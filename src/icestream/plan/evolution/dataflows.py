@@ -177,7 +177,7 @@ def _without_calls(component: ComponentSchema) -> ComponentSchema:
 def other_aggregates(
     before: DataflowSchema, after: DataflowSchema, plan: Computation
 ) -> Iterator[OtherAggregates]:
-    """Yield components that differ in the aggregates of a table of what holds, and may."""
+    """Yield components of two dataflows that differ in the aggregates of what holds, and may."""
     # events that end would leave rows that hold in the future, with answers of their own
     for_ever = isinstance(plan, Dataflow) and plan.forgets_past and plan.reach == 0
     if not for_ever or before.options.durability != "log":

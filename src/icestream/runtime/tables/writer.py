@@ -196,7 +196,7 @@ def read_back(file: TableFile, schema: pa.Schema, files: Files | None = None) ->
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows of a query that has changed since with its present columns, or null."""
+    """Return rows with the columns that are written now, null where the query had none then."""
     columns = [
         rows.column(each.name).cast(each.type)
         if each.name in rows.column_names
@@ -276,7 +276,7 @@ class _OpenTableFile:
 
 
 def repeating(rows: pa.Table) -> list[str]:
-    """Return the columns in which most values repeat: a dictionary of others costs much time."""
+    """Return the columns to write with a dictionary: those in which most values repeat."""
     return [
         each.name
         for each in rows.schema
@@ -318,7 +318,7 @@ class NewTableFile(io.RawIOBase):
 
 
 def statistics_of(footer: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
-    """Return the numbers that Delta's log stores about a file, from its footer."""
+    """Return the numbers that Delta's log stores about a written file, from its footer."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
