@@ -35,6 +35,7 @@ from icestream.operators.lifetimes.window_copies import (
     WindowCopies,
 )
 from icestream.plan.events.features import FeatureCall, with_features
+from icestream.plan.events.pane_windows import either, paned
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, WindowKind, grouping_id
 from icestream.plan.windows.frame import GROUPING_ID, Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -102,6 +103,21 @@ def rows_of_windows(
     return _rows(read, windows, keys, names, sets, chosen, part.time_type)
 
 
+def rows_of_panes(
+    events: Events,
+    windows: Windows | Cumulative,
+    time: pa.DataType,
+    keys: Sequence[str],
+    aggregates: Sequence[AggregateExpression],
+) -> Events:
+    """Return the final rows of windows over events: the window, the keys, the answers."""
+    inputs, found = aggregates_over(aggregates, events._node.payload, "1")
+    read = events.select(*keys, *inputs, f"0 AS {_ALL}")
+    chosen = [aggregate for aggregate, _ in found]
+    node = paned(read._node, windows, time, list(keys) or [_ALL], keys, chosen)
+    return replace(events, _node=node)
+
+
 def _row_for_each(
     events: Events,
     frame: Frame,
@@ -165,6 +181,9 @@ def _rows(
         length = windows.range if isinstance(windows, Windows) else windows.size
         copied = events._mapped(copies, columns, f"copies {windows}", length)
         made = copied.groupApply([WINDOW, *by], lambda group: _aggregated(group, aggregates))
+        keyed = by or [_ALL]
+        panes = paned(events._node, windows, time, keyed, [*names, *numbers], aggregates)
+        made = replace(made, _node=either(made._node, panes))
     return made.select(
         f"{WINDOW} AS {heading}",
         *(f"{key} AS {quoted(name)}" for key, name in zip(keys, names, strict=True)),

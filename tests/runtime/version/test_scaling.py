@@ -67,6 +67,8 @@ def test_shards_move_only_when_it_is_worth_it() -> None:
     busy = {"parallelism": 2, "tasks": [0, 0, 1, 1], "loads": [2.0, 2.0, 0.1, 0.1], "moved": 0}
     assert placed(busy, 4, 2, rebalance=False) == (0, 0, 1, 1)
     assert placed(busy, 4, 2, rebalance=True) in {(1, 0, 1, 1), (0, 1, 1, 1)}
+    brief = {**busy, "loads": [0.04, 0.03, 0.02, 0.01]}
+    assert placed(brief, 4, 2, rebalance=True) == (1, 0, 0, 1)
     idle = {**busy, "loads": [0.02, 0.02, 0.001, 0.001]}
     assert placed(idle, 4, 2, rebalance=True) == (0, 0, 1, 1)
 

@@ -394,6 +394,7 @@ class WindowOperator(LoggedOperator):
             "consolidated": sum(each["consolidated"] for each in families),
             "panes_read": sum(each["panes_read"] for each in families),
             "slices": len(self._directory),
+            "image_bytes_read": self._families[0].partitions.bytes_read,
             **self._slices.statistics,
         }
 

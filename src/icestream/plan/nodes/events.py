@@ -16,6 +16,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,25 @@ class Left(Derived):
 
 
 @dataclass(frozen=True, eq=False)
+class Paned(Derived):
+    """Rows of windows on a grid over final events, each at the last instant of its window."""
+
+    windows: Windows | Cumulative = field(kw_only=True)
+    #: columns that identify groups, with the names of those that rows show
+    keys: tuple[str, ...] = field(kw_only=True)
+    shown: tuple[str, ...] = field(kw_only=True)
+    aggregates: tuple[Aggregate, ...] = field(kw_only=True)
+    time: pa.DataType = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class GridWindows(Left):
+    """Rows of windows on a grid by copies of events; panes make the same where they are final."""
+
+    panes: Node = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
 class Final(Derived):
     """Rows of windows as others read them: each once, when it is final, at its last instant."""
 
@@ -150,7 +170,7 @@ def upstream(node: Node) -> Iterator[Node]:
 
 def only_grows(node: Node) -> bool:
     """Return whether no event of a node is ever retracted, whichever nodes lie before it now."""
-    if isinstance(node, Final | Framed):
+    if isinstance(node, Final | Framed | Paned):
         return True
     return node.grows and all(map(only_grows, before(node)))
 

@@ -46,7 +46,7 @@ SPARE_PER_CORE = 4
 #: before says more about the next
 _SMOOTHING = 0.5
 #: seconds of all shards together below which rebalancing does not pay
-_WORTH = 0.2
+_WORTH = 0.05
 #: most shards that change tasks between two versions
 _MOVES = 4
 

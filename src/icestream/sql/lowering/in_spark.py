@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 from sqlglot import exp
 
 from icestream.api.stream import Stream
-from icestream.api.words import quoted
+from icestream.api.words import quoted, reason_of, reasons_alone
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.core.times import UTC_ZONES, Micros
@@ -61,10 +61,10 @@ _KINDS = {"inner": "inner", "left": "left", "semi": "left_semi", "anti": "left_a
 def located(text: Text, place: TextSpan) -> Iterator[None]:
     """Report what Spark refuses in a part of a statement with its place."""
     try:
-        yield
+        with reasons_alone():
+            yield
     except (DefinitionError, AnalysisException) as error:
-        message = str(error).strip().splitlines()[0]
-        raise text.error(place, bare(message)) from None
+        raise text.error(place, bare(reason_of(error))) from None
 
 
 @dataclass(frozen=True)
