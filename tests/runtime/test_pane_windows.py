@@ -90,6 +90,11 @@ class TestObjectsBehindJoins(_PaneConformance):
     copying = plans.objects_behind_joins(panes=False)
 
 
+class TestSessionsBehindJoins(_PaneConformance):
+    flow = plans.sessions_behind_joins()
+    copying = plans.sessions_behind_joins(panes=False)
+
+
 class TestWindowsOfWindows(_PaneConformance):
     flow = plans.windows_of_windows()
     copying = plans.windows_of_windows(panes=False)

@@ -1,8 +1,8 @@
-"""Windows on a grid over the changes that a component receives.
+"""Windows on a grid, and sessions, over the changes that a component receives.
 
-Idea: the operator of panes takes entries, that of object aggregates takes events; here both get
-them from changes. A shard folds the events that it receives into a table of entries of bounded
-size. Rows are emitted as events at the last instant of their window, which nothing retracts.
+Idea: the operator of panes takes entries, those of object aggregates and sessions take events; here
+they get them from changes. A shard folds the events that it receives into a table of entries of
+bounded size. Rows are events at the last instant of their window, which nothing retracts.
 
 Invariants:
 1. Rows are those of aggregates over copies of events in their windows, whatever the batches, late
@@ -41,6 +41,7 @@ from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.lifetimes.changes import LE, changes_of, column_of, one_each, payload_of
 from icestream.operators.protocol import ChangeInputs, Operator, PastVersion, Shard
 from icestream.plan.windows.grid import Cumulative, Grid, Windows
+from icestream.plan.windows.session import Session
 from icestream.state.keys import KeyCodec
 
 #: the latest watermark of the step, in the arena's header
@@ -53,7 +54,7 @@ Events = Callable[[], Iterator[pa.RecordBatch]]
 
 
 class PaneStep:
-    """Windows on a grid of one shard."""
+    """The windows of one shard."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class PaneStep:
         shard: Shard,
         reading: EntryReading | TupleReading,
         edges: Sequence[int],
-        windows: Windows | Cumulative,
+        windows: Windows | Cumulative | Session,
         result: pa.Schema,
         delay: Micros,
     ) -> None:
@@ -226,7 +227,7 @@ class FoldedEvents:
 
 @dataclass(frozen=True)
 class TupleReading:
-    """Events as the operator of object aggregates takes them."""
+    """Events as the operators of object aggregates and of sessions take them."""
 
     #: the keys of groups, and the columns of changes that have them
     keys: pa.Schema

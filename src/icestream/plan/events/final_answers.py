@@ -26,13 +26,13 @@ from icestream.plan.nodes.events import (
     Entered,
     Final,
     Framed,
-    GridWindows,
     Left,
     Mapped,
     Matched,
     Node,
     Paned,
     United,
+    WindowRows,
     before,
     rebuilt,
 )
@@ -65,13 +65,13 @@ def with_final_plans(outputs: tuple[tuple[Node, str], ...]) -> tuple[tuple[Node,
     known: dict[tuple[int, bool], Node] = {}
 
     def made(node: Node, *, final: bool = False) -> Node:
-        final = final and isinstance(node, Mapped | United | GridWindows)
+        final = final and isinstance(node, Mapped | United | WindowRows)
         if (id(node), final) not in known:
             known[id(node), final] = chosen(node, final=final)
         return known[id(node), final]
 
     def chosen(node: Node, *, final: bool) -> Node:
-        if isinstance(node, GridWindows) and (final or appends):
+        if isinstance(node, WindowRows) and (final or appends):
             return made(node.panes)
         if isinstance(node, Matched) and appends:
             joined = rebuilt(node.once, made)

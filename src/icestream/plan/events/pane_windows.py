@@ -1,4 +1,4 @@
-"""Windows on a grid as a step of a dataflow.
+"""Windows on a grid, and sessions, as a step of a dataflow.
 
 Idea: the windows are a plan with one view, lowered like any other; the step gives its operator the
 changes that arrive, and makes changes of its rows. Events that live later than they are meant to,
@@ -24,9 +24,11 @@ from icestream.operators.lifetimes.window_copies import WINDOW
 from icestream.operators.object_aggregates.functions import result_type
 from icestream.operators.protocol import Shard
 from icestream.plan import lower
-from icestream.plan.nodes.events import GridWindows, Left, Node, Paned
+from icestream.plan.nodes.events import Left, Node, Paned, WindowRows
 from icestream.plan.nodes.queries import Plan, View
+from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class PaneWindows:
         else:
             reading = TupleReading(lower.tuple_keys(plan), self.keys)
         windows = plan.views[0].windows
-        assert isinstance(windows, Windows | Cumulative)
+        assert not isinstance(windows, Frame)
         return PaneStep(
             _lowered(plan).operator(shard),
             shard,
@@ -128,7 +130,7 @@ def _lowered(plan: Plan) -> lower.Lowered:
 
 def paned(
     events: Node,
-    windows: Windows | Cumulative,
+    windows: Windows | Cumulative | Session,
     time: pa.DataType,
     keys: Sequence[str],
     shown: Sequence[str],
@@ -142,7 +144,7 @@ def paned(
         pa.schema([windows.heading(time).with_name(WINDOW), *shows, *answers]),
         None,
         True,
-        events.reach + windows.range,
+        events.reach + (windows.gap or 0 if isinstance(windows, Session) else windows.range),
         events.delay,
         before=events,
         windows=windows,
@@ -153,17 +155,19 @@ def paned(
     )
 
 
-def either(copied: Node, panes: Node) -> GridWindows:
+def either(copied: Node, panes: Node) -> WindowRows:
     """Return rows of windows that copies of events give, and panes where they are final."""
     assert isinstance(copied, Left)
     assert copied.payload.types == panes.payload.types
     if isinstance(panes, Paned):
         panes = replace(panes, payload=copied.payload)
     whole = copied.payload, copied.scope, copied.grows, copied.reach, copied.delay
-    return GridWindows(*whole, before=copied.before, panes=panes)
+    return WindowRows(*whole, before=copied.before, panes=panes)
 
 
-def _later(windows: Windows | Cumulative, by: Micros) -> Windows | Cumulative:
+def _later(windows: Windows | Cumulative | Session, by: Micros) -> Windows | Cumulative | Session:
     """Return windows of events that live later."""
+    if isinstance(windows, Session):
+        return windows
     whole = windows.slide if isinstance(windows, Windows) else windows.size
     return replace(windows, offset=(windows.offset + by) % whole) if by else windows

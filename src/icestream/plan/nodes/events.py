@@ -17,6 +17,7 @@ from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +102,9 @@ class Left(Derived):
 
 @dataclass(frozen=True, eq=False)
 class Paned(Derived):
-    """Rows of windows on a grid over final events, each at the last instant of its window."""
+    """Rows of windows by their own operators over final events, at the last instant of each."""
 
-    windows: Windows | Cumulative = field(kw_only=True)
+    windows: Windows | Cumulative | Session = field(kw_only=True)
     #: columns that identify groups, with the names of those that rows show
     keys: tuple[str, ...] = field(kw_only=True)
     shown: tuple[str, ...] = field(kw_only=True)
@@ -112,8 +113,8 @@ class Paned(Derived):
 
 
 @dataclass(frozen=True, eq=False)
-class GridWindows(Left):
-    """Rows of windows on a grid by copies of events; panes make the same where they are final."""
+class WindowRows(Left):
+    """Rows of windows by copies of events; `panes` are the same where only final ones are read."""
 
     panes: Node = field(kw_only=True)
 
