@@ -104,7 +104,7 @@ class NestedReader(ExpressionReader):
         unknown = tuple(map(_is_null, values))
         return NamedRelation(Join(joined, anything, "anti", unknown, place), query.scope)
 
-    def _members(self, node: exp.In, count: int) -> tuple[NamedRelation, list[exp.Expr]]:
+    def _members(self, node: exp.Expr, count: int) -> tuple[NamedRelation, list[exp.Expr]]:
         """Return the rows of the query of IN, read once more, and its columns."""
         inside = self.inside().query(node.args["query"])
         if len(inside.names) != count:
@@ -228,7 +228,7 @@ class NestedReader(ExpressionReader):
         inner = node.args["query"].unnest()
         if self._is_plain(inner):
             return self._outer_equalities(inner)
-        ((name, _),) = self._column(node).names
+        ((name, _),) = self._members(node, 1)[0].names
         column = exp.column(exp.to_identifier(name, quoted=True))
         return exp.select(column).from_(inner.copy().subquery("nested")), []
 
