@@ -29,8 +29,10 @@ from icestream.core.errors import DefinitionError
 
 #: modules of `bench` that export a `BENCH`, in the order they are listed
 MODULES = (
+    "first_minute",
     "windows.overlap",
     "windows.density",
+    "windows.behind_joins",
     "windows.fast_input",
     "windows.batch_overhead",
     "safety.crash",

@@ -153,7 +153,8 @@ def write_batches(
     folder.mkdir(parents=True)
     dice = np.random.default_rng(seed)
     for number in range(batches):
-        times = np.sort(dice.integers(number * span, (number + 1) * span, events))
+        # windows of update streams begin after 1970
+        times = 1 + np.sort(dice.integers(number * span, (number + 1) * span, events))
         columns = {
             "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
             "key": dice.integers(0, keys, events),

@@ -202,14 +202,14 @@ def compare(
         for turn in range(len(turns)):
             side = turns[(number + turn) % len(turns)]
             side.answers.take(side.run.feed(batch))
-    found = wrong_answers(scale, events, ratings, [side.answers for side in turns])
+    found = wrong_answers(scale.window, events, ratings, [side.answers for side in turns])
     for side in turns:
         side.run.close()
     return Compared(sides, len(first) - 1 + scale.settling, found, budget)
 
 
 def wrong_answers(
-    scale: Scale, events: pa.Table, ratings: pa.Table, answers: list[Recommendations]
+    window: str | None, events: pa.Table, ratings: pa.Table, answers: list[Recommendations]
 ) -> int:
     """Count wrong answers among some requests, by the offline model."""
     stream = events.column("stream").to_numpy()
@@ -217,11 +217,11 @@ def wrong_answers(
     chosen = asked[np.linspace(0, len(asked) - 1, min(CHECKED, len(asked))).astype(np.int64)]
     times = events.column("time").cast(pa.int64()).to_numpy()
     users = events.column("user").to_numpy()
-    window, count = parse_interval(scale.window), 0
+    lifetime, count = parse_interval(window) if window else None, 0
     known = ratings.slice(0, int(np.count_nonzero(stream == RATING)))
     for place in chosen.tolist():
         at, user = int(times[place]), int(users[place])
-        model = SimilarityModel.at(known, at, window)
+        model = SimilarityModel.at(known, at, lifetime)
         found = (each.of(Request(user, at), at) for each in answers)
         count += sum(wrong(answer, model, user, K) is not None for answer in found)
     return count

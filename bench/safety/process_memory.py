@@ -1,9 +1,9 @@
 """What a query adds to its workers, for every kind of state at ten times the budget, on Spark.
 
-Idea: each kind of state runs in a program of its own, twice: with few keys, whose state is tiny,
+Idea: each kind of state runs in a program of its own, twice: with few events, whose state is tiny,
 and until its log is ten times the budget. A thread adds up the memory of all Python workers (PSS:
-what they share counts once). The difference of the two peaks is what the state adds. Event time
-hardly moves, so that nothing expires and few rows are final.
+what they share counts once). The difference of the two peaks is what the state adds, and the work
+on large batches with it. Event time hardly moves, so that nothing expires and few rows are final.
 
 Limits: peaks between two samples are missed; samples are taken every 20 ms or as fast as the
 kernel adds up pages.
@@ -35,6 +35,8 @@ TIMES = 10
 WORKERS = 2
 #: seconds between two samples of the memory
 EVERY = 0.02
+#: events of a batch of the run whose state is tiny
+TINY = 1_000
 #: microseconds of event time in all batches together: less than any window or lifetime
 SPAN = 250_000
 
@@ -103,7 +105,7 @@ def run_kind(kind: KindOfState, folder: Path) -> dict[str, Any]:
     span = SPAN // kind.batches
     keys = kind.events * kind.batches // 4
     write_batches(folder / "in", kind.batches, kind.events, keys=keys, span=span, seed=5)
-    write_batches(folder / "tiny", 2, kind.events, keys=64, span=span, seed=5)
+    write_batches(folder / "tiny", 2, TINY, keys=TINY // 4, span=span, seed=5)
     _run(spark, kind, folder, "tiny", most=1.0)  # compiles and imports what workers need
     with workers.watched():
         _run(spark, kind, folder, "tiny", most=1.0)

@@ -72,6 +72,41 @@ def test_words_that_are_not_there_name_others(stream: ice.Stream) -> None:
             getattr(KINDS[kind](stream), word)
 
 
+def test_words_of_groups_that_are_not_there_name_others(stream: ice.Stream) -> None:
+    for grouped in (stream.window("1 hour").groupBy("k"), stream.groupBy("k")):
+        for word, instead in (
+            ("sum", r"use agg\(ice.sum\('x'\)\)"),
+            ("pivot", r"use agg\(ice.sum\(sf.when"),
+            ("applyInPandas", r"use stream.events\(\).groupApply"),
+            ("frobnicate", "they have agg, .*count"),
+        ):
+            with pytest.raises(AttributeError, match=f"groups have no '{word}': {instead}"):
+                getattr(grouped, word)
+
+
+def test_mistakes_are_named_as_they_were_written(stream: ice.Stream) -> None:
+    with pytest.raises(DefinitionError, match="number of rows; got -1 hour"):
+        stream.over(ice.count(), partitionBy="k", range="-1 hour")
+    with pytest.raises(DefinitionError, match=r"dropDuplicates names \['none'\]"):
+        stream.dropDuplicates("none")
+    writer = stream.window("1 hour").count().writeStream
+    for wrong in (0, -1, "2", True):
+        with pytest.raises(DefinitionError, match="parallelism takes a whole number, 1 or more"):
+            writer.parallelism(wrong)  # type: ignore[arg-type]
+        with pytest.raises(DefinitionError, match="shards takes a whole number, 1 or more"):
+            ice.start(writer, checkpointLocation="none", shards=wrong)  # type: ignore[arg-type]
+
+
+def test_what_spark_refuses_in_a_statement_has_no_stack(
+    stream: ice.Stream, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "SELECT CASE WHEN x THEN 1 END AS c, count(*) AS n FROM s GROUP BY 1"
+    with pytest.raises(DefinitionError, match=r'requires the "BOOLEAN" type') as found:
+        ice.sql(text, s=stream)
+    assert "SQLSTATE" not in str(found.value)
+    assert "Py4J" not in capfd.readouterr().err
+
+
 def test_groups_are_those_of_pyspark(stream: ice.Stream) -> None:
     for grouped in (stream.groupBy("k"), stream.events().forever().groupBy(["k"])):
         assert grouped.agg(ice.max("x").alias("m")).columns == ["k", "m"]

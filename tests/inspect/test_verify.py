@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from bench.safety.verify import missed, targets
@@ -14,6 +15,7 @@ from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.repair import DROPPED, plan_repair, repair_copy, repair_in_place
 from icestream.inspect.verify import DELIVERED, verify
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, VersionStore
@@ -102,6 +104,31 @@ def test_a_missing_commit_between_others_is_damage(tmp_path: Path) -> None:
     os.unlink(commit_file(root, 3))
     report = verify(Checkpoint(root))
     assert commit_file(root, 3) in {finding.path for finding in report.findings}
+
+
+def test_damage_in_a_table_of_what_holds_is_named_with_its_versions(tmp_path: Path) -> None:
+    root = make("windows", str(tmp_path))
+    table = CurrentTable.of(LocalFiles(), root)
+    for version in range(1, 6):
+        rows = pa.table({"k": [1, version], "n": [version, version]})
+        table.apply(version, [rows], rows.schema, ["k"])
+    assert verify(Checkpoint(root)).is_fine
+    older, newest = table.manifest(4), table.manifest()
+    assert older is not None
+    assert newest is not None
+    (fresh,) = newest.names - older.names
+    for name, versions in ((fresh, (5,)), (newest.name, (5,))):
+        path = f"{table.folder}/{name}"
+        with open(path, "r+b") as file:
+            file.seek(20)
+            byte = file.read(1)
+            file.seek(20)
+            file.write(bytes([byte[0] ^ 4]))
+        found = [(each.path, each.versions) for each in verify(Checkpoint(root)).findings]
+        assert (path, versions) in found
+    os.unlink(f"{table.folder}/{min(older.names)}")
+    paths = [each.path for each in verify(Checkpoint(root)).findings]
+    assert f"{table.folder}/{min(older.names)}" in paths
 
 
 def test_a_file_under_the_name_of_another_is_damage(tmp_path: Path) -> None:

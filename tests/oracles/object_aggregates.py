@@ -122,7 +122,7 @@ def _interpolated(ranked: list[float], fraction: float) -> float:
     low, high = ranked[math.floor(position)], ranked[math.ceil(position)]
     if low == high or position == math.floor(position):
         return low
-    return (math.ceil(position) - position) * low + (position - math.floor(position)) * high
+    return low + (high - low) * (position - math.floor(position))
 
 
 def _nearest(ranked: list[float], fraction: float) -> float:

@@ -68,7 +68,7 @@ def test_kinds_of_views_run_side_by_side() -> None:
     plan = with_another(with_another(plan_of(None, COUNT), Session(SECOND)), Frame(rows=3))
     lower.check(plan)
     assert [part.folded for part in parts_of(plan)] == [True, False, False]
-    assert lower.lifetimes(plan) == (
+    assert lower.lowered(plan).lifetimes == (
         *("0.panes", "0.changes", "0.base", "1.base"),
         *("2.merged", "2.arrivals", "2.settled", "2.base"),
     )

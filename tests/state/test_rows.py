@@ -134,6 +134,19 @@ def test_many_columns_have_more_words_for_nulls() -> None:
     assert codec.decode(codec.encode(batch).words, 2).equals(batch)
 
 
+def test_parity_columns_of_one_word_make_the_words_of_other_columns() -> None:
+    kinds = [pa.int64(), pa.float64(), pa.timestamp("us", "UTC")]
+    schema = pa.schema([(f"c{n}", kind) for n, kind in enumerate(kinds)])
+    arrays = [pa.array([-1, 2, 3, 4]).cast(kind) for kind in kinds]
+    plain = pa.record_batch(arrays, schema).slice(1, 2)
+    codec = RowCodec(schema)
+    with_null = pa.record_batch([pa.array([*a.to_pylist(), None], a.type) for a in arrays], schema)
+    encoded = codec.encode(plain)
+    width = codec.width
+    assert encoded.words.tolist() == codec.encode(with_null).words[width : 3 * width].tolist()
+    assert codec.decode(encoded.words, 2).equals(plain)
+
+
 def test_nan_and_minus_zero_keep_their_bits() -> None:
     schema = pa.schema([("x", pa.float64())])
     batch = pa.record_batch([pa.array([float("nan"), -0.0])], schema)

@@ -85,7 +85,7 @@ def condition_on(streams: Sequence[Events], where: object) -> str | None:
 
 
 def kind_of_join(how: str) -> str:
-    """Return the kind of a join by its name."""
+    """Return the kind of a join of events by its name."""
     kind = _KINDS.get(how.lower().replace("_", ""))
     if kind is None:
         msg = f"how={how!r} is not a kind of join: use inner, left, right, full, semi or anti"

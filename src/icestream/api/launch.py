@@ -199,7 +199,7 @@ def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]
 
 
 def columns_of_refused(built: BuiltQuery[Computation], *, bad: bool) -> StructType:
-    """Return the columns of refused rows: all of their sources', then source, reason and text."""
+    """Return what a launched query stores of refused rows: columns, source, reason and text."""
     kept = built.kept if built.kept is not None else StructType()
     texts = (SOURCE_NAME, REASON, ROW) if bad else (SOURCE_NAME, REASON)
     return StructType([*kept, *(StructField(name, StringType()) for name in texts)])

@@ -424,5 +424,5 @@ def _location(chosen: str) -> str:
 
 
 def is_own(option: str) -> bool:
-    """Return whether an option of a writer is not one of the sink."""
+    """Return whether an option is a setting of the query itself, not one of the sink."""
     return option in OWN_OPTIONS or option.startswith((_STORAGE, _CLASSIFIER))

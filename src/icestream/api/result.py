@@ -25,7 +25,7 @@ from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
 from icestream.api.stream_words import GroupedEvents, StreamWords
 from icestream.api.window_rows import OWN_GAPS, reads_events, rows_of_statement, rows_of_windows
-from icestream.api.words import column_names
+from icestream.api.words import GroupWords, column_names
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -47,7 +47,7 @@ EVERY_EVENT = "event"
 
 
 def rows(count: int) -> RowsSlide:
-    """Return the slide of a stream's windows that emit a row with every `count`-th event.
+    """Return the slide of a result that emits a row with every `count`-th event.
 
     Examples:
         >>> calls.window("1 hour", slide=ice.rows(10)).groupBy("agent").count().columns
@@ -204,7 +204,7 @@ class WindowWords(StreamWords):
 
 
 @dataclass(frozen=True)
-class Windowed:
+class Windowed(GroupWords):
     """The windows of a stream, by group.
 
     Examples:

@@ -196,7 +196,7 @@ def read_parts(
     columns: Callable[[StreamInput, int], Sequence[Column]],
     *beside: PartColumns,
 ) -> DataFrame:
-    """Return the events of all parts as ingest reads them: time, source, columns, others beside."""
+    """Return the events of all parts of a shared plan: time, source, columns, others beside."""
     frames = []
     for number, part in enumerate(parts):
         heading = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]

@@ -64,7 +64,11 @@ def start(
             raise DefinitionError(msg)
     lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
     lead = lead.options(**options) if disk is None else lead.options(**options).disk(disk)
-    lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
+    lead = lead if shards is None else lead.shards(shards)
+    if parallelism is not None:
+        bounds = (parallelism,) if isinstance(parallelism, int) else parallelism
+        lead = lead.parallelism(*bounds)
+    lead = replace(lead, _name=queryName)
     lead = (lead.trigger(**trigger) if trigger else lead)._starting()
     sinks = [each._sink(number, lead) for number, each in enumerate(writers)]
     return launch([(lead, sinks[0]), *zip(writers[1:], sinks[1:], strict=True)])

@@ -35,7 +35,7 @@ from icestream.api.event_joins import (
 from icestream.api.functions import AggregateExpression, count
 from icestream.api.query_warnings import warn_of_instants
 from icestream.api.table_joins import beside_table
-from icestream.api.words import ColumnWords, column_names
+from icestream.api.words import ColumnWords, GroupWords, column_names
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.lifetimes.first_events import FirstEvents
@@ -74,10 +74,12 @@ class StreamWords(ColumnWords):
         if length is not None and length < 0:
             msg = f"within must not be negative; got {within!r}"
             raise DefinitionError(msg)
+        names = column_names(keys, "dropDuplicates") or tuple(events.columns)
+        events._check_columns(names, "dropDuplicates")
         operator = FirstEvents(events._node.payload, length)
         text = "first events" if length is None else f"first events within {length}"
         return events.groupApply(
-            column_names(keys, "dropDuplicates") or events.columns,
+            names,
             lambda group: group._applied(operator, text, grows=True),
         )
 
@@ -266,7 +268,7 @@ class StreamWords(ColumnWords):
 
 
 @dataclass(frozen=True)
-class GroupedEvents:
+class GroupedEvents(GroupWords):
     """Events by group.
 
     Examples:

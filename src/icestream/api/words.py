@@ -26,8 +26,8 @@ from pyspark.sql.types import StructType
 from icestream.core.errors import DefinitionError
 
 
-class ColumnWords:
-    """Columns that can be selected."""
+class PySparkWords:
+    """Words of PySpark, with advice about those that are not there."""
 
     #: what the class is called in messages, and what to use instead of words that it does not have
     _called: ClassVar[str]
@@ -39,6 +39,30 @@ class ColumnWords:
         advice = f"use {self._instead[name]}" if name in self._instead else f"they have {known}"
         msg = f"{self._called} have no {name!r}: {advice}"
         raise AttributeError(msg)
+
+
+class GroupWords(PySparkWords):
+    """Groups that are aggregated by `agg`, also where PySpark has a word for each function."""
+
+    _called = "groups"
+    _instead: ClassVar[Mapping[str, str]] = {
+        **{name: f"agg(ice.{name}('x'))" for name in ("sum", "avg", "mean", "min", "max")},
+        "pivot": "agg(ice.sum(sf.when(condition, sf.col('x'))).alias(...)) for each value",
+        **dict.fromkeys(
+            (
+                "applyInArrow",
+                "applyInPandas",
+                "applyInPandasWithState",
+                "transformWithState",
+                "transformWithStateInPandas",
+            ),
+            "stream.events().groupApply('key', lambda group: group.process(...))",
+        ),
+    }
+
+
+class ColumnWords(PySparkWords):
+    """Columns that can be selected."""
 
     @property
     @abstractmethod
@@ -180,19 +204,31 @@ def column_names(given: object, word: str) -> tuple[str, ...]:
 
 @contextmanager
 def resolving(columns: Sequence[str], complaint: str = "") -> Iterator[None]:
-    """Report what Spark refuses in one line, with the columns that there are."""
+    """Report words for columns that Spark refuses in one line, with the columns that there are."""
+    try:
+        with reasons_alone():
+            yield
+    except PySparkException as error:
+        msg = f"{complaint}{reason_of(error).rstrip('. ')}. The columns are {list(columns)}"
+        raise DefinitionError(msg) from None
+
+
+@contextmanager
+def reasons_alone() -> Iterator[None]:
+    """Keep PySpark from printing the stack of the JVM with what Spark refuses."""
     logs = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("DataFrame", "SQL")]
     for each in logs:
-        each.disabled = True  # they print the stack of the JVM
+        each.disabled = True
     try:
         yield
-    except PySparkException as error:
-        reason = str(error).strip().splitlines()[0].split(" SQLSTATE")[0]
-        msg = f"{complaint}{reason.rstrip('. ')}. The columns are {list(columns)}"
-        raise DefinitionError(msg) from None
     finally:
         for each in logs:
             each.disabled = False
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of what Spark refuses, without its code and the place in a plan."""
+    return str(error).strip().splitlines()[0].split(" SQLSTATE")[0]
 
 
 def quoted(name: str) -> str:

@@ -407,7 +407,7 @@ class StreamWriter(QuerySettings):
 
 
 def _whole(word: str, given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, int):
-        msg = f"{word} takes a whole number; got {given!r}"
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        msg = f"{word} takes a whole number, 1 or more; got {given!r}"
         raise DefinitionError(msg)
     return given

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from icestream.core.errors import CheckpointError, DamageError, IcestreamError
 from icestream.inspect.access.checkpoint import INSIDE, Checkpoint
 from icestream.inspect.verify import DELIVERED
-from icestream.runtime.tables.current_table import NOW, CurrentTable
+from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import Files, folder_of
 from icestream.state.stores.files import files_at
 from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS, Commit
@@ -135,13 +135,13 @@ def copy_commits(
 
 def _tables(checkpoint: Checkpoint, version: int) -> Iterator[str]:
     """Yield the files of the tables of what holds, as they were at a version."""
-    for view in checkpoint.files.list(f"{checkpoint.root}/{NOW}"):
-        manifest = CurrentTable.of(checkpoint.files, checkpoint.root, int(view)).manifest(version)
+    for table in CurrentTable.all_in(checkpoint.files, checkpoint.root):
+        manifest = table.manifest(version)
         if manifest is None:
-            msg = f"the table {view} of {checkpoint.root} has moved on"
+            msg = f"the table {table.folder} has moved on"
             raise FileNotFoundError(msg)
         for name in (manifest.name, *sorted(manifest.names)):
-            yield f"{NOW}/{view}/{name}"
+            yield os.path.relpath(f"{table.folder}/{name}", checkpoint.root)
 
 
 def _marks(checkpoint: Checkpoint, version: int) -> Iterator[str]:

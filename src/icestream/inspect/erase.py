@@ -46,7 +46,7 @@ from icestream.inspect.state_rows import Reading
 from icestream.operators.dataflow.sorted_changes import INNER_BITS
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.state_schema import DataflowSchema
-from icestream.runtime.tables.current_table import NOW, CurrentTable
+from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import folder_of
 from icestream.state.groups.spec import GroupRows
 from icestream.state.groups.store import GroupStore
@@ -85,7 +85,8 @@ def erase(reading: Reading, key: Mapping[str, str]) -> Erasure:
     for shard in range(len(commit.bases)):
         made.change(shard, changed)
     committed = made.commit({"flush": False, ERASED: made.groups}, manifests=True)
-    rows = sum(_erase_rows(table, key, committed.version - 1) for table in _tables(at))
+    tables = CurrentTable.all_in(at.files, at.root)
+    rows = sum(_erase_rows(each, key, committed.version - 1) for each in tables)
     return Erasure(committed.version, made.groups, rows, _delete_others(at, committed))
 
 
@@ -168,6 +169,12 @@ class _GroupEraser:
         if any(component.join is not None for component in schema.components):
             msg = "a join that defers results refers to its rows on the log: it cannot be erased"
             raise CheckpointError(msg)
+        if any(component.is_sole for component in schema.components):
+            msg = (
+                "windows and frames inside of a dataflow keep events of many keys together: "
+                "nothing of this query can be erased. Let them expire"
+            )
+            raise CheckpointError(msg)
         state = DataflowState(schema, commit)
         self._stores: dict[int, dict[int, list[StoredTable]]] = {}
         for each in state.stored.values():
@@ -240,11 +247,6 @@ class _GroupEraser:
 
 
 # -- files --------------------------------------------------------------------------------
-
-
-def _tables(at: Checkpoint) -> list[CurrentTable]:
-    views = at.files.list(f"{at.root}/{NOW}")
-    return [CurrentTable.of(at.files, at.root, int(view)) for view in views]
 
 
 def _erase_rows(table: CurrentTable, key: Mapping[str, str], version: int) -> int:

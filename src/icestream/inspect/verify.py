@@ -35,6 +35,7 @@ from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.scratch_shard import MEMORY
 from icestream.inspect.state_rows import Reading
 from icestream.plan.state_schema import NoSchema
+from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.version.end_mark import MARK
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
@@ -150,6 +151,7 @@ class _Checking:
             if self._version(commit, needed=needed):
                 report.intact.insert(0, version)
         self._marks()
+        self._tables()
         self._ignored()
         return report
 
@@ -240,6 +242,26 @@ class _Checking:
                 path = f"{root}/{view}/{name}"
                 self._try(path, partial(check_mark, self._at, path), ())
 
+    def _tables(self) -> None:
+        """Check the tables of the rows that hold, as they were at each version."""
+        for table in CurrentTable.all_in(self._at.files, self._at.root):
+            named: dict[str, list[int]] = {}
+
+            def list_files(
+                version: int,
+                table: CurrentTable = table,
+                named: dict[str, list[int]] = named,
+            ) -> None:
+                manifest = table.manifest(version)
+                for name in manifest.names if manifest else ():
+                    named.setdefault(name, []).append(version)
+
+            for version in self._at.versions:
+                self._try(table.folder, partial(list_files, version), (version,))
+            for name, versions in sorted(named.items()):
+                check = partial(table.check, name)
+                self._try(f"{table.folder}/{name}", check, tuple(versions))
+
     def _ignored(self) -> None:
         at = self._at
         for folder in (SEGMENTS, RESULTS, MANIFESTS):
@@ -254,7 +276,8 @@ class _Checking:
         try:
             check()
         except IcestreamError as error:
-            self._found(path, _what(error), versions)
+            at = error.path if isinstance(error, DamageError) else path
+            self._found(at, _what(error), versions)
 
     def _found(self, path: str, what: str, versions: tuple[int, ...]) -> None:
         self._report.findings.append(Defect(path, what, versions))

@@ -47,7 +47,7 @@ IDENTITY = {
 
 
 def is_invertible(op: int) -> bool:
-    """Return whether values that were merged can be taken back exactly."""
+    """Return whether words of a field that were merged can be taken back exactly."""
     return op <= ADD_I128 or op >= ADD_FIXED
 
 

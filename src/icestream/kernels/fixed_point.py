@@ -41,7 +41,7 @@ PLACE, FIRST, COUNT, SPECIALS_AT = 0, 1, 2, 3
 def shifted(
     low: np.uint64, high: np.uint64, bits: int | np.int64
 ) -> tuple[np.uint64, np.uint64, np.uint64]:
-    """Return the three words of (high, low) * 2**bits, for fewer than 64 bits."""
+    """Return the three words of the fixed-point number (high, low) * 2**bits, for bits below 64."""
     left = np.uint64(bits)
     x0, x1, x2 = low << left, high << left, np.uint64(0)
     if left:
@@ -62,7 +62,7 @@ def _with_carry(c: np.int64, above: np.int64, carry: np.int64) -> tuple[np.int64
 
 @kernel
 def digit_sum(a: np.int64, b: np.int64, carry: np.int64) -> tuple[np.int64, np.int64]:
-    """Return a digit and the carry of a + b + carry; carries are small and may be negative."""
+    """Return a digit of a fixed-point sum and the carry: a + b + carry, which may be negative."""
     c = np.int64(np.uint64(a) + np.uint64(b))
     above = np.int64(0)
     if ((a ^ c) & (b ^ c)) < 0:
@@ -72,7 +72,7 @@ def digit_sum(a: np.int64, b: np.int64, carry: np.int64) -> tuple[np.int64, np.i
 
 @kernel
 def digit_difference(a: np.int64, b: np.int64, carry: np.int64) -> tuple[np.int64, np.int64]:
-    """Return a digit and the carry of a - b + carry."""
+    """Return a digit of a fixed-point difference and the carry: a - b + carry."""
     c = np.int64(np.uint64(a) - np.uint64(b))
     above = np.int64(0)
     if ((a ^ b) & (a ^ c)) < 0:
@@ -84,7 +84,7 @@ def digit_difference(a: np.int64, b: np.int64, carry: np.int64) -> tuple[np.int6
 def add_digits(
     target: Table, i: int, at: int, source: Table, j: int, place: int, count: int
 ) -> None:
-    """Add the number in row `j` of `source` to the one in row `i` of `target`."""
+    """Add the fixed-point number in row `j` of `source` to the one in row `i` of `target`."""
     carry = np.int64(0)
     for w in range(count):
         target[i, at + w], carry = digit_sum(target[i, at + w], source[j, place + w], carry)
@@ -94,7 +94,7 @@ def add_digits(
 def take_digits(
     target: Table, i: int, at: int, source: Table, j: int, place: int, count: int
 ) -> None:
-    """Subtract the number in row `j` of `source` from the one in row `i` of `target`."""
+    """Subtract the fixed-point number in row `j` of `source` from that in row `i` of `target`."""
     carry = np.int64(0)
     for w in range(count):
         target[i, at + w], carry = digit_difference(target[i, at + w], source[j, place + w], carry)
@@ -102,7 +102,7 @@ def take_digits(
 
 @lean_kernel
 def negate_digits(rows: Table, i: int, at: int, count: int) -> None:
-    """Change the sign of a number."""
+    """Change the sign of a fixed-point number."""
     carry = np.int64(0)
     for w in range(count):
         rows[i, at + w], carry = digit_difference(np.int64(0), rows[i, at + w], carry)
@@ -149,7 +149,7 @@ def zeros_below(word: np.uint64) -> int:
 
 @kernel
 def sum_extent(x: Ints, valid: Mask) -> tuple[int, int, bool]:
-    """Return the bits between which values lie, and whether some are infinite or NaN.
+    """Return the bits that fixed-point sums of values need, and whether some are infinite or NaN.
 
     `x` are the bits of doubles. Without any finite value other than zero, the first bit is the
     greater one.
@@ -227,7 +227,7 @@ def _add_number(
 
 @kernel
 def fold_doubles(table: Table, of: Ints, slots: Ints, x: Ints, valid: Mask) -> None:
-    """Add doubles, given as bits, to the sum that `of` describes, each in its row of a table."""
+    """Add doubles, given as bits, to the fixed-point sum `of` describes, each in its own row."""
     for i in range(x.size):
         if valid.size and not valid[i]:
             continue
@@ -271,7 +271,7 @@ def _special_product(x: np.int64, y: np.int64) -> int:
 
 @kernel
 def fold_products(table: Table, of: Ints, slots: Ints, x: Ints, y: Ints, valid: Mask) -> None:
-    """Add products of two columns, as `fold_doubles` adds values."""
+    """Add products of two columns to fixed-point sums, as `fold_doubles` adds values."""
     for i in range(x.size):
         if valid.size and not valid[i]:
             continue
@@ -295,7 +295,7 @@ _FIRST_BIT, _HAS_BIT, _KIND_BIT = 12, 24, 28
 
 
 def raw_operation(kind: int, of: Ints) -> int:
-    """Return the operation that adds a double, a square or a product to the sum described."""
+    """Return the operation that adds a double, square or product to a fixed-point sum."""
     _, first, count, specials = of.tolist()
     op = RAW | kind << _KIND_BIT | int(specials >= 0) << _HAS_BIT
     return int(op | first << _FIRST_BIT | count)
@@ -311,7 +311,7 @@ def raw_words(op: int) -> int:
 def add_raw(
     table: Table, i: int, at: int, source: Table, j: int, place: int, op: int, taken: bool
 ) -> None:
-    """Add a value in row `j` of `source` to the number in row `i` of a table, or take it back."""
+    """Add a double in row `j` of `source` to a fixed-point number in row `i`, or take it back."""
     kind, count = (op >> _KIND_BIT) & 3, op & 0xFFF
     x = source[j, place]
     y = np.int64(1023) << 52  # 1.0

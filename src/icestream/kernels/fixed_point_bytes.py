@@ -164,7 +164,7 @@ def encoded_extents(raw: Bytes, begins: Ints, ends: Ints, extents: Table) -> boo
 
 @kernel
 def decode_sums(raw: Bytes, begins: Ints, sums: Table, table: Table) -> None:
-    """Read the sums of each row into a table that is zero there."""
+    """Read the bytes of each row's fixed-point sums into a table that is zero there."""
     for i in range(begins.size):
         at = begins[i]
         for s in range(sums.shape[0]):

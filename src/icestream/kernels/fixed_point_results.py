@@ -232,7 +232,7 @@ def _divide(
 
 @kernel
 def nearest_sums(table: Table, of: Ints, out: Floats) -> None:
-    """Return the double next to each sum."""
+    """Return the results of fixed-point sums: the double next to each."""
     halves = np.empty(_HALVES, dtype=np.uint64)
     exponent = 64 * of[FIRST] - ORIGIN
     for i in range(table.shape[0]):
@@ -251,7 +251,7 @@ def _put_count(number: Words, value: np.int64) -> int:
 
 @kernel
 def nearest_means(table: Table, of: Ints, counts: Ints, out: Floats) -> None:
-    """Return the double next to each sum divided by a count, which is positive."""
+    """Return the results of means: the double next to each sum divided by a positive count."""
     halves = np.empty(_HALVES, dtype=np.uint64)
     quotient = np.empty(_HALVES, dtype=np.uint64)
     divisor = np.empty(4, dtype=np.uint64)
@@ -265,7 +265,7 @@ def nearest_means(table: Table, of: Ints, counts: Ints, out: Floats) -> None:
 
 @kernel
 def nearest_ratios(table: Table, of: Ints, by: Ints, out: Floats) -> None:
-    """Return the double next to each sum divided by another; NaN where that is zero."""
+    """Return the results of quotients: the double next to each; NaN where the divisor is zero."""
     halves = np.empty(_HALVES, dtype=np.uint64)
     quotient = np.empty(_HALVES, dtype=np.uint64)
     divisor = np.empty(_HALVES, dtype=np.uint64)

@@ -92,7 +92,7 @@ def collect_fixed(words: Ints, starts: Ints, fixed: Table) -> None:
 def put_ragged(
     raw: Bytes, places: Ints, data: Bytes, begins: Ints, counts: Ints, unit: int
 ) -> None:
-    """Copy ragged columns into rows of words: `counts` units from `begins` to `places`."""
+    """Write ragged columns into rows: `counts` units from `begins` to `places`."""
     for i in range(places.size):
         size = counts[i] * unit
         source = begins[i] * unit

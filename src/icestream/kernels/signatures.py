@@ -77,7 +77,7 @@ def _compile(known: dict[str, list[list[TypeText]]], name: str) -> None:
 
 
 def read_type(text: TypeText) -> Any:
-    """Return the type that a text stands for."""
+    """Return the type that a text in a signature stands for."""
     if isinstance(text, dict):
         ((name, parts),) = text.items()
         module, _, cls = name.rpartition(".")

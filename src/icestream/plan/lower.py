@@ -11,8 +11,9 @@ Invariant: a plan that no operator can run is refused when it is made
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import lru_cache, partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -110,18 +111,6 @@ def liftable(plan: Plan) -> ObjectSpec | None:
     return spec if free else None
 
 
-def lifetimes(plan: Plan) -> tuple[str, ...]:
-    """Return the lifetime classes of a lowered plan's operator, in the order of ordinals."""
-    own = [_operator(part).lifetimes for part in parts_of(plan)]
-    return lifetimes_of(own) if len(own) > 1 else own[0]
-
-
-def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
-    """Return the output of a lowered plan's operator as rows of views."""
-    parts = parts_of(plan)
-    return rows if len(parts) > 1 else parts[0].rows(rows)
-
-
 def composition(plan: Plan, keys: KeyCounts, *, factors: bool = True) -> Composition | None:
     """Choose which windows of a plan are lowered to compositions; None if panes are as cheap.
 
@@ -170,44 +159,66 @@ def tiled(chosen: Composition | None) -> tuple[Tiled, ...]:
     )
 
 
-def operator(
+@dataclass(frozen=True)
+class Lowered:
+    """A plan that was lowered once, to be opened on many shards."""
+
+    sides: Sequence[Side]
+
+    @cached_property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of the operator, in the order of ordinals."""
+        own = [side.lifetimes for side in self.sides]
+        return lifetimes_of(own) if len(own) > 1 else own[0]
+
+    def operator(self, shard: Shard) -> Operator:
+        """Open the operator on one shard."""
+        sides = self.sides
+        return SideBySide(sides, shard) if len(sides) > 1 else sides[0].opens(shard)
+
+    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Return the output of the operator as rows of views."""
+        return rows if len(self.sides) > 1 else self.sides[0].emitted(rows)
+
+
+def lowered(
     plan: Plan,
-    shard: Shard,
     store: str = PANES,
     made_of: tuple[Tiled, ...] = (),
     events: tuple[RawEvents, int] | None = None,
     flushed: Micros | None = None,
     switched: tuple[int, ...] = (),
-) -> Operator:
-    """Lower a plan to its operator on one shard; some windows may be composed of others.
+) -> Lowered:
+    """Lower a plan to its operator; some windows may be composed of others.
 
     `events` are the reader of events for the store `tuples`, and the current version; `flushed` is
     the latest event, if the version closes every window that has one; `switched` are the first
     ordinals of versions that changed the store.
     """
-    sides = [
-        Side(
-            partial(_opened, part, store, made_of, events, flushed, switched),
-            _operator(part).lifetimes,
-            part.rows,
-            part.windows,
-        )
-        for part in parts_of(plan)
-    ]
-    return SideBySide(sides, shard) if len(sides) > 1 else sides[0].opens(shard)
+    return Lowered(
+        [
+            Side(
+                partial(_opened, part, spec, store, events, flushed, switched),
+                _operator(part).lifetimes,
+                part.rows,
+                part.windows,
+            )
+            for part in parts_of(plan)
+            for spec in [window_spec(part.plan, made_of) if part.folded else None]
+        ]
+    )
 
 
 def _opened(
     part: PlanPart,
+    spec: WindowSpec | None,
     store: str,
-    made_of: tuple[Tiled, ...],
     events: tuple[RawEvents, int] | None,
     flushed: Micros | None,
     switched: tuple[int, ...],
     shard: Shard,
 ) -> Operator:
-    if part.folded:
-        spec = window_spec(part.plan, made_of)
+    if spec is not None:
         return WindowOperator(spec, shard, store, events, flushed, switched)
     plan, opens = part.plan, cast("Any", _operator(part))
     specs, results = _specs(plan), [plan.results(view) for view in plan.views]

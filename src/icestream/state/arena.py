@@ -19,7 +19,7 @@ Invariants:
        (`test_parts_of_an_arena_have_arrays_and_books_of_their_own`).
 
 Cost: claim and release are one rename, one small JSON file and one `mmap` per array; the process
-that released an arena still has the mappings of large ones (`state.mapping_cache`). Nothing is
+that released an arena still has its mappings (`state.mapping_cache`). Nothing is
 synced: after a power failure the boot id in the header differs and the arena is rebuilt.
 
 Limits: Linux. Where the boot id cannot be read, a power failure goes unnoticed.
@@ -31,7 +31,6 @@ import json
 import mmap
 import os
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -63,11 +62,12 @@ class ArenaArray:
         width: int,
         account: Account,
         mapped: int = 0,
-        kept: dict[Place, mmap.mmap] | None = None,
+        place: Place = (0, 0),
+        kept: mmap.mmap | None = None,
     ) -> None:
-        """Map `mapped` bytes of an existing file, already reserved, or start empty.
+        """Map `mapped` bytes of an existing file at `place`, already reserved, or start empty.
 
-        If one of the mappings `kept` belongs to that file, it is used.
+        `kept` is a mapping of that file, if there is one.
         """
         self.path = path
         self.dtype = dtype
@@ -76,14 +76,15 @@ class ArenaArray:
         self.account = account
         #: bytes mapped and reserved
         self.bytes = 0
-        #: over the mapping, shape (capacity,) or (capacity, width); never keep it across a resize
-        self.view: npt.NDArray[Any] = self._over(None)
-        self._map: mmap.mmap | None = None
         #: the mapped file
-        self._place: Place = (0, 0)
-        self._kept = kept or {}
+        self._place = place
+        self._map: mmap.mmap | None = None
         if mapped:
-            self._remap(mapped)
+            usable = kept is not None and len(kept) == mapped
+            self._map = kept if usable else _mapped(path, mapped)
+            self.bytes = mapped
+        #: over the mapping, shape (capacity,) or (capacity, width); never keep it across a resize
+        self.view: npt.NDArray[Any] = self._over(self._map)
 
     @property
     def capacity(self) -> int:
@@ -177,24 +178,30 @@ class ArenaArray:
             if target < self.bytes:
                 msg = f"{self.path} cannot shrink while a view of it exists; drop the view first"
                 raise BufferError(msg) from viewed
-        self._place = place_of(self.path)
-        kept = self._kept.pop(self._place, None)
-        if kept is not None and len(kept) == target:
-            return kept
-        handle = os.open(self.path, os.O_RDWR)
-        try:
-            return mmap.mmap(handle, target)
-        finally:
-            os.close(handle)
+        self._place, _ = place_of(self.path)
+        return _mapped(self.path, target)
 
     def _over(self, mapping: mmap.mmap | None) -> npt.NDArray[Any]:
-        flat: npt.NDArray[Any]
         if mapping is None:
-            flat = np.empty(0, self.dtype)
-        else:
-            rows = len(mapping) // self.row_bytes
-            flat = np.frombuffer(mapping, self.dtype, rows * self.width)
+            return _empty(self.dtype, self.width)
+        rows = len(mapping) // self.row_bytes
+        flat: npt.NDArray[Any] = np.frombuffer(mapping, self.dtype, rows * self.width)
         return flat if self.width == 1 else flat.reshape(-1, self.width)
+
+
+def _mapped(path: str, size: int) -> mmap.mmap:
+    """Map the first bytes of a file, for reading and writing."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        return mmap.mmap(handle, size)
+    finally:
+        os.close(handle)
+
+
+@cache
+def _empty(dtype: np.dtype[Any], width: int) -> npt.NDArray[Any]:
+    """Return an array without rows."""
+    return np.empty(0 if width == 1 else (0, width), dtype)
 
 
 class Arena:
@@ -205,7 +212,7 @@ class Arena:
         self.parent = parent
         #: the private working name of the folder, for the `keep` of a `sweep`
         self.name = name
-        self._folder = os.path.join(parent, name)
+        self._folder = f"{parent}/{name}"
         #: JSON scalars and lists, written at release, read at claim
         self.header: dict[str, Any] = {}
         self._account = account
@@ -226,24 +233,29 @@ class Arena:
 
         Raises `Refused` when the account cannot reserve its bytes; the arena stays claimable.
         """
-        released = _read_header(os.path.join(parent, _plain(name)))
-        if released is None:
+        folder = f"{parent}/{_plain(name)}"
+        released = _read_header(folder)
+        places = None if released is None else _places(folder, released["arrays"])
+        if released is None or places is None:
             return None
         reserved = sum(mapped for _, _, mapped in released["arrays"].values())
         account.reserve(reserved)
         arena = cls(parent, _working_name(), account)
         try:
-            os.rename(os.path.join(parent, name), arena._folder)
+            os.rename(folder, arena._folder)
         except OSError:
             account.release(reserved)
             return None
         arena.header = released["header"]
-        kept = KEPT.take(os.path.join(parent, name))
+        kept = KEPT.take(folder)
         try:
             with _storage(arena._folder, reserved):
                 for array, (dtype, width, mapped) in released["arrays"].items():
-                    path, kind = arena._array_path(array), np.dtype(dtype)
-                    arena._arrays[array] = ArenaArray(path, kind, width, account, mapped, kept)
+                    path, place = f"{arena._folder}/{array}{_ARRAY}", places[array]
+                    mapping = kept.get(place)
+                    arena._arrays[array] = ArenaArray(
+                        path, np.dtype(dtype), width, account, mapped, place, mapping
+                    )
         except BaseException:
             account.release(reserved - arena.bytes)
             arena.discard()
@@ -269,7 +281,8 @@ class Arena:
             raise ValueError(msg)
         array = self._arrays.get(name)
         if array is None:
-            array = ArenaArray(self._array_path(name), kind, width, self._account)
+            path = f"{self._folder}/{_plain(name)}{_ARRAY}"
+            array = ArenaArray(path, kind, width, self._account)
             array.resize(capacity)
             self._arrays[name] = array
         elif (array.dtype, array.width) != (kind, width):
@@ -296,7 +309,7 @@ class Arena:
         if name == _HEADER or name.endswith(_ARRAY):
             msg = f"{name!r} is a name reserved by the arena"
             raise ValueError(msg)
-        return os.path.join(self._folder, _plain(name))
+        return f"{self._folder}/{_plain(name)}"
 
     def release(self, name: str) -> None:
         """Write the header and leave the arena under `parent/name` for the next task.
@@ -304,7 +317,7 @@ class Arena:
         Raises FileExistsError if that name is taken: a name includes the attempt and is used once.
         """
         self._check_open()
-        target = os.path.join(self.parent, _plain(name))
+        target = f"{self.parent}/{_plain(name)}"
         arrays = {
             key: (array.dtype.str, array.width, array.bytes)
             for key, array in self._arrays.items()
@@ -321,7 +334,7 @@ class Arena:
             msg = f"{target} exists; release under a name of this attempt"
             raise FileExistsError(msg)
         with _storage(self._folder, len(text)):
-            _overwrite(os.path.join(self._folder, _HEADER), text.encode())
+            _overwrite(f"{self._folder}/{_HEADER}", text.encode())
             os.rename(self._folder, target)
         KEPT.keep(target, self._close())
 
@@ -331,14 +344,12 @@ class Arena:
             self._close()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _array_path(self, name: str) -> str:
-        return f"{self._folder}/{_plain(name)}{_ARRAY}"
-
     def _close(self) -> dict[Place, mmap.mmap]:
         """Return the bytes to the account; return the mappings."""
         self._open = False
         for array in self._arrays.values():
-            array.account.release(array.bytes)
+            if array.bytes:
+                array.account.release(array.bytes)
         return dict(filter(None, [array.unmap() for array in self._arrays.values()]))
 
     def _check_open(self) -> None:
@@ -432,22 +443,34 @@ def remove(folder: str) -> None:
 
 
 def _read_header(folder: str) -> dict[str, Any] | None:
-    """Read the header of a released arena; None unless it is complete and its files match it."""
+    """Read the header of a released arena; None unless it is complete."""
     try:
-        with open(os.path.join(folder, _HEADER), encoding="utf-8") as file:
-            content: dict[str, Any] = json.load(file)
+        with open(f"{folder}/{_HEADER}", "rb") as file:
+            content: dict[str, Any] = json.loads(file.read())
         if (content["format"], content["boot"]) != (_FORMAT, _boot_id()):
             return None
         if not isinstance(content["header"], dict):
             return None
-        for name, (dtype, width, mapped) in content["arrays"].items():
+        for dtype, width, _ in content["arrays"].values():
             np.dtype(dtype)
-            size = os.path.getsize(os.path.join(folder, name + _ARRAY))
-            if size != mapped or width < 1:
+            if width < 1:
                 return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return content
+
+
+def _places(folder: str, arrays: dict[str, tuple[str, int, int]]) -> dict[str, Place] | None:
+    """Return where the files of arrays are; None if one is missing or has another size."""
+    found = {}
+    try:
+        for name, (_, _, mapped) in arrays.items():
+            found[name], size = place_of(f"{folder}/{name}{_ARRAY}")
+            if size != mapped:
+                return None
+    except OSError:
+        return None
+    return found
 
 
 @cache
@@ -473,7 +496,7 @@ def _overwrite(path: str, content: bytes) -> None:
 
 
 def _working_name() -> str:
-    return _WORKING + uuid.uuid4().hex
+    return _WORKING + os.urandom(16).hex()
 
 
 def _plain(name: str) -> str:

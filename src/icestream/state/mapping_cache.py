@@ -10,11 +10,11 @@ Invariants:
 1. A mapping serves only its own file, at its current size
    (`test_a_mapping_serves_only_the_file_it_is_of`).
 2. Writes of other processes are visible (`test_a_kept_mapping_shows_what_others_wrote`).
-3. Mappings of deleted folders are dropped when arenas are released or swept
-   (`test_mappings_of_arenas_that_are_gone_are_let_go`).
+3. Mappings of deleted folders are dropped when a task ends, arenas are swept, or there is no room
+   for others (`test_mappings_of_arenas_that_are_gone_are_let_go`).
 4. At most `most` mappings are kept (`test_bounded_few_mappings_are_kept`).
 
-Cost: a check of each folder kept whenever one is released.
+Cost: a check of each folder kept at the end of a task.
 
 Limits: between two versions the pages count as memory of the process, but in no budget: a task of
 the next version claims them, or they are in the page cache anyway. Each mapping is an open file.
@@ -24,15 +24,16 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 from collections.abc import Mapping
 
 #: device and inode number of a file
 Place = tuple[int, int]
 
-#: bytes below which a mapping is not kept
-LEAST_BYTES = 1 << 16
-#: mappings kept by a process
-MOST = 128
+#: bytes from which on a mapping is worth more than others
+LARGE = 1 << 16
+#: mappings kept by a process, each of which is an open file
+MOST = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 class MappingCache:
@@ -46,11 +47,17 @@ class MappingCache:
         return sum(map(len, list(self._kept.values())))
 
     def keep(self, folder: str, mappings: Mapping[Place, mmap.mmap]) -> None:
-        """Keep the mappings of a folder's large files, as many as there is room for."""
-        self.prune()
-        large = {place: each for place, each in mappings.items() if len(each) >= LEAST_BYTES}
-        if large and len(self) + len(large) <= self._most:
-            self._kept[folder] = large
+        """Keep the mappings of a folder's files, while there is room; small ones in half of it."""
+        held, kept = len(self), dict[Place, mmap.mmap]()
+        if held + len(mappings) > self._most // 2:
+            self.prune()
+            held = len(self)
+        for place, each in mappings.items():
+            most = self._most if len(each) >= LARGE else self._most // 2
+            if held + len(kept) < most:
+                kept[place] = each
+        if kept:
+            self._kept[folder] = kept
 
     def take(self, folder: str) -> dict[Place, mmap.mmap]:
         """Return the mappings of a folder's files and remove them from the cache."""
@@ -67,7 +74,7 @@ class MappingCache:
 KEPT = MappingCache()
 
 
-def place_of(path: str) -> Place:
-    """Return what identifies a cached mapping: device and inode number of its file."""
+def place_of(path: str) -> tuple[Place, int]:
+    """Return what identifies a mapping, device and inode number of its file, and its size."""
     about = os.stat(path)
-    return about.st_dev, about.st_ino
+    return (about.st_dev, about.st_ino), about.st_size

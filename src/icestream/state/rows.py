@@ -19,7 +19,7 @@ Limits: no dictionaries, maps, views, or lists of anything but plain fixed-width
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +98,8 @@ class RowCodec:
         ]
         #: null bits of columns that operators add, which are never null
         self._never = sum(1 << bit for bit in ours)
+        #: whether each column is one word, without a conversion
+        self._is_plain = all(node.width == 1 and node.kind.bit_width == 64 for node in nodes)
 
     @property
     def is_fixed(self) -> bool:
@@ -112,10 +114,13 @@ class RowCodec:
     # -- to words --------------------------------------------------------------------------
 
     def encode(self, batch: pa.RecordBatch) -> Encoded:
-        fixed = np.zeros((batch.num_rows, self.width), dtype=np.int64)
-        pieces: list[tuple[_Node, Ints, list[tuple[Bytes, Ints]]]] = []
-        for node, array in zip(self._columns, batch.columns, strict=True):
-            self._put(node, array, fixed, pieces)
+        arrays, pieces = batch.columns, list[tuple[_Node, Ints, list[tuple[Bytes, Ints]]]]()
+        if self._is_plain and batch.num_rows and not any(each.null_count for each in arrays):
+            fixed = self._plain_words(arrays, batch.num_rows)
+        else:
+            fixed = np.zeros((batch.num_rows, self.width), dtype=np.int64)
+            for node, array in zip(self._columns, arrays, strict=True):
+                self._put(node, array, fixed, pieces)
         if not pieces:
             fixed[:, 0] |= self.width << 32
             return Encoded(fixed.reshape(-1), self.width * np.arange(batch.num_rows + 1))
@@ -133,6 +138,14 @@ class RowCodec:
             for unit, (data, begins) in zip(node.units, parts, strict=True):
                 kernels.put_ragged(words.view(np.uint8), places, data, begins, counts, unit)
         return Encoded(words, offsets)
+
+    def _plain_words(self, arrays: Sequence[pa.Array], count: int) -> Ints:
+        """Return columns of single words without nulls as rows, with heads that are zero."""
+        columns = np.zeros((self.width, count), dtype=np.int64)
+        for node, array in zip(self._columns, arrays, strict=True):
+            values = array.buffers()[1]
+            columns[node.place] = np.frombuffer(values, np.int64, count, 8 * array.offset)
+        return columns.T.copy()
 
     def _put(
         self,
@@ -191,7 +204,16 @@ class RowCodec:
                 parts[node.place].append(out)
         columns = fixed.T.copy()
         has_nulls = bool((columns[: self._head] & _NULLS).any())
-        arrays = [self._take(node, columns, parts, has_nulls) for node in self._columns]
+        if self._is_plain and not has_nulls:
+            values, size = pa.py_buffer(columns), 8 * count
+            arrays = [
+                pa.Array.from_buffers(
+                    node.kind, count, [None, values.slice(node.place * size, size)]
+                )
+                for node in self._columns
+            ]
+        else:
+            arrays = [self._take(node, columns, parts, has_nulls) for node in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _take(

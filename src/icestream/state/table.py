@@ -73,7 +73,8 @@ class CountedTable:
 
     def keep(self, chosen: Mask) -> None:
         """Drop all records but the chosen ones."""
-        self.replace(self.rows[chosen])
+        if not chosen.all():
+            self.replace(self.rows[chosen])
 
     def trim(self) -> None:
         """Release memory that no record needs."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.cold.recommender import Histories, clean_groups, histories, judge
+from bench.cold.recommender import Histories, Lasting, clean_groups, for_ever, histories, judge
 from bench.cold.recommender_figures import plot
 from bench.cold.recommender_over_time import (
     EVICT,
@@ -73,6 +73,7 @@ def test_figures_are_judged_and_drawn(compared: Compared, tmp_path: Path) -> Non
         **{f"mixed: {name}": each for name, each in moved(compared).items()},
         "updates 10 %": {"memory_saved_at_the_end": 0.3},
         "histories": {"peak_bytes": 400 << 20, "wrong": 1},
+        "ratings for ever": {"ratings_per_cpu_second_at_the_end": 1_200},
     }
     assert set(clean_groups(figures)) == {
         f"{what} saved, {mode}"
@@ -84,6 +85,16 @@ def test_figures_are_judged_and_drawn(compared: Compared, tmp_path: Path) -> Non
     assert not bars["wrong answers"].holds
     plot(figures, tmp_path / "figures" / "recommender.png")
     assert (tmp_path / "figures" / "recommender.png").stat().st_size > 0
+
+
+@pytest.mark.spark
+def test_oracle_ratings_for_ever_are_answered_as_by_the_offline_model(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ICESTREAM_RATINGS", raising=False)
+    assert spark.version
+    figures = for_ever(Lasting(100, 60, 400, 100, 8 << 20), flow_of(None), tmp_path)
+    assert (figures["ratings"], figures["of_a_file"], figures["wrong"]) == (400, False, 0)
 
 
 def test_oracle_histories_are_exact_in_little_memory(tmp_path: Path) -> None:

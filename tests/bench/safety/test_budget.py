@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from bench.adaptation.operators_of_state import OPERATORS
-from bench.safety.budget import judge_workers
+from bench.registry import Size
+from bench.safety.budget import KINDS, judge_workers
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_bounded_workers_take_the_budget_and_a_constant(kind: str, tmp_path: Path) -> None:
-    asked = {"name": kind, "budget": 8 << 20, "events": 100_000, "batches": 12, "limit": 60.0}
+    asked = next(asdict(each) for each in KINDS[Size.SMALL] if each.name == kind)
     run = subprocess.run(
         [
             sys.executable,
@@ -29,5 +31,10 @@ def test_bounded_workers_take_the_budget_and_a_constant(kind: str, tmp_path: Pat
         text=True,
         check=True,
     )
-    (bar,) = judge_workers({kind: json.loads(run.stdout.splitlines()[-1])})
-    assert bar.holds
+    bars = judge_workers({kind: json.loads(run.stdout.splitlines()[-1])})
+    assert [bar.name for bar in bars if not bar.holds] == []
+
+
+def test_a_kind_of_state_that_failed_is_a_missed_bar() -> None:
+    bars = judge_workers({"sessions": {"failure": "no memory"}})
+    assert [bar.holds for bar in bars] == [False, False]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from icestream.operators.folding.fields import Field, Layout
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.frames.layout import TupleLayout
-from icestream.operators.frames.lift import Lifter, pieces
+from icestream.operators.frames.lift import ArrivedGroups, Lifter, pieces
 from icestream.operators.grid.groups import ID_HIGH_END
 from icestream.operators.grid.partitions import Partition
 from icestream.state.arena import Arena
@@ -58,6 +58,21 @@ def test_groups_come_once_with_their_latest_time(tmp_path: Path) -> None:
     parts = [LIFTER.groups(batch, partition(tmp_path, *half)) for half in halves]
     names = [name for part in parts for name in part.column("k0").to_pylist()]
     assert sorted(map(str, names)) == ["None", "a", "b"]
+
+
+def test_groups_of_all_pieces_come_once_while_they_are_few() -> None:
+    arrived = ArrivedGroups(CODEC, 3, limit=120)
+    assert arrived.add(events((5, "a", 1), (8, "b", 1), (7, "a", 1)))
+    assert arrived.add(events((9, "b", 1), (2, "a", 1)))
+    assert arrived.add(events((6, None, 1)))
+    found = arrived.table()
+    assert found.column("k0").to_pylist() == ["a", "b", None]
+    assert found.column(LAST).to_pylist() == [7, 9, 6]
+    ids = CODEC.identify(found.select(["k0"]).combine_chunks().to_batches()[0])
+    assert [found.column(name).to_pylist() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN)] == [
+        each.tolist() for each in ids
+    ]
+    assert not arrived.add(events((6, "c", 1), (6, "d", 1), (6, "e", 1)))
 
 
 def test_events_behind_the_watermark_are_left_out() -> None:

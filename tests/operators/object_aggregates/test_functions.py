@@ -211,6 +211,24 @@ def test_oracle_duckdb_agrees(events: list[Event]) -> None:
     assert (found[2], sorted(found[3], key=str.encode), found[4]) == (row[2], row[3] or [], row[4])
 
 
+@pytest.mark.parametrize(
+    ("values", "fraction", "of_spark"),
+    [
+        ((0.1, 0.7), 0.3, 0.28),
+        ((-math.inf, -math.inf, 0.0), 0.75, math.nan),
+        ((-math.inf, 1.0), 0.0, -math.inf),
+        ((1.0, math.inf), 0.5, math.inf),
+    ],
+)
+def test_parity_percentiles_are_rounded_as_by_spark(
+    values: tuple[float, ...], fraction: float, of_spark: float
+) -> None:
+    call = Aggregate("percentile", "double", "a", (), (fraction,))
+    events = [dict.fromkeys(TYPES) | {"time": 0, "double": value} for value in values]
+    found = function_of(call, TYPES).lower(lifted(call, [events])).to_pylist()
+    assert shown(pa.array(found)) == shown(pa.array([of_spark]))
+
+
 def test_equal_times_stay_in_the_order_of_arrival() -> None:
     call = Aggregate("collect_list", "text", "a")
     early, late = lifted(call, [[_event(1, "a"), _event(2, "b")]]), lifted(call, [[_event(1, "c")]])

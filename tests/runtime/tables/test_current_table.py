@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.core.errors import StorageError
+from icestream.core.errors import CheckpointError, DamageError, StorageError
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import LocalFiles
 
@@ -129,3 +129,26 @@ def test_a_table_follows_a_checkpoint_that_was_rolled_back(tmp_path: Path) -> No
     again = [{"change": 1, "k": "a", "n": 60, "names": []}]
     opened(tmp_path).apply(6, [pa.Table.from_pylist(again, ROWS)], ROWS, ["k"])
     assert content(opened(tmp_path)) == {("a", 60, ()): 1}
+
+
+def test_a_damaged_file_of_a_table_is_named(tmp_path: Path) -> None:
+    dice = Random(1)
+    for version in range(1, 7):
+        rows = [{"change": 1, "k": f"key{n}", "n": version, "names": ["a"]} for n in range(9)]
+        opened(tmp_path).apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+    newest = opened(tmp_path).manifest()
+    assert newest is not None
+    for name in (newest.name, *newest.names):
+        path = next(tmp_path.rglob(name))
+        whole = path.read_bytes()
+        for place in dice.sample(range(len(whole)), 40):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << dice.randrange(8)
+            path.write_bytes(flipped)
+            with pytest.raises((DamageError, CheckpointError), match=name):
+                content(opened(tmp_path))
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(DamageError, match=name):
+            content(opened(tmp_path))
+        path.write_bytes(whole)
+    assert content(opened(tmp_path)) == {(f"key{n}", 6, ("a",)): 1 for n in range(9)}

@@ -93,7 +93,7 @@ def test_bytes_added_or_lost_anywhere_are_damage(codec: str | None) -> None:
 
 def test_a_file_cut_while_it_is_open_is_damage() -> None:
     disk = two_blocks(None)
-    reader = SegmentReader(disk, PATH)
+    reader = SegmentReader(disk, PATH, small=0)
     del disk._names[PATH].data[200:]
     with pytest.raises(DamageError, match=PATH):
         list(reader.scan())

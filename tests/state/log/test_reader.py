@@ -55,7 +55,7 @@ def block_reads(disk: SimulatedDisk, path: str, info: SegmentInfo) -> list[tuple
 def test_bounded_read_many_reads_every_block_once_in_offset_order() -> None:
     disk = SimulatedDisk()
     info, markers = segment(disk, 1)
-    reader = SegmentReader(disk, "log/1", info=info)
+    reader = SegmentReader(disk, "log/1", info=info, small=0)
     orders = (markers, markers[::-1], [markers[n] for n in (7, 0, 9, 3, 8, 1)])
     for number, order in enumerate(orders):
         disk.reads.clear()
@@ -72,7 +72,7 @@ def test_bounded_read_many_reads_every_block_once_in_offset_order() -> None:
 def test_read_many_reads_blocks_only_as_far_as_it_is_asked() -> None:
     disk = SimulatedDisk()
     info, markers = segment(disk, 1)
-    reader = SegmentReader(disk, "log/1", info=info)
+    reader = SegmentReader(disk, "log/1", info=info, small=0)
     disk.reads.clear()
     next(reader.read_many(markers))
     assert block_reads(disk, "log/1", info) == [(32, 96)]
@@ -88,10 +88,23 @@ def test_read_many_takes_arrays_nothing_and_a_marker_twice() -> None:
     assert [record.group for record in twice] == [2, 4, 4]
 
 
+def test_a_small_file_is_read_once() -> None:
+    disk = SimulatedDisk()
+    info, markers = segment(disk, 1)
+    disk.reads.clear()
+    reader = SegmentReader(disk, "log/1", info=info)
+    whole = [record.marker for record in reader.scan()]
+    assert whole == [record.marker for record in reader.read_many(markers)] == markers
+    assert [r.marker for r in reader.read_rows(reader.directory[3:8])] == markers[3:8]
+    assert list(reader.read_rows(reader.directory[:0])) == []
+    assert len(disk.reads) == 1
+    assert reader.held >= info.bytes
+
+
 def test_a_loaded_directory_spares_its_reads() -> None:
     disk = SimulatedDisk()
     _, markers = segment(disk, 1)
-    reader = SegmentReader(disk, "log/1")
+    reader = SegmentReader(disk, "log/1", small=0)
     lean = reader.held
     assert len(reader.directory) == 10
     assert reader.held == lean + 10 * 48

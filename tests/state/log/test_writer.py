@@ -154,7 +154,7 @@ def test_small_records_share_a_block_and_large_ones_have_their_own() -> None:
     markers = [writer.append(bytes(n)) for n in (20, 16, 24, 128, 3, 0)]
     writer.finish()
     assert [offset_of(marker) for marker in markers] == [0, 24, 40, 64, 192, 200]
-    reader = SegmentReader(disk, "s")
+    reader = SegmentReader(disk, "s", small=0)
     disk.reads.clear()
     list(reader.scan())
     assert len(disk.reads) == 1 + 3

@@ -26,6 +26,7 @@ from icestream.state.versions.commits import (
 )
 from icestream.state.versions.live_segments import LiveSegments, live_at
 from icestream.state.versions.manifests import MANIFESTS
+from icestream.state.versions.ownership import Owner
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 from tests.oracles.live_segments import survivors
 
@@ -241,6 +242,20 @@ def test_a_missing_commit_is_damage_that_is_named() -> None:
     store.files.unlink(path)
     with pytest.raises(DamageError, match=path):
         live_at(store, 3)
+
+
+def test_a_missing_commit_is_named_as_its_owner_wrote_it() -> None:
+    store = VersionStore(SimulatedDisk(), "checkpoint")
+    for owner in range(3):
+        store.take(Owner.here(f"owner {owner}"))
+        store.create(Commit(owner + 1, 0, bases=(0,), epoch=store.epoch))
+    for version in (1, 2):
+        other = VersionStore(store.files, "checkpoint")
+        path = other.path(version)
+        data = store.files.read(path)
+        store.files.unlink(path)
+        assert VersionStore(store.files, "checkpoint").path(version) == path
+        store.files.put(path, data)
 
 
 def test_a_list_of_an_earlier_release_is_where_manifests_begin() -> None:

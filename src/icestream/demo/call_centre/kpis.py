@@ -78,7 +78,7 @@ WHOLE: tuple[Figure, ...] = (
 
 
 def shown_figures(grouping: str) -> tuple[Figure, ...]:
-    """Return the key figures of one key, or of all."""
+    """Return the KPIs of one key, or of all."""
     return WHOLE if grouping == ALL else DEMO
 
 

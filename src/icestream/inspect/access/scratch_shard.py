@@ -111,7 +111,7 @@ class ScratchShard:
 
     def operator(self, kind: type[Kind], plan: Plan) -> Kind:
         """Restore the operator of a plan with one part of some kind."""
-        operator = lower.operator(plan, self.space)
+        operator = lower.lowered(plan).operator(self.space)
         assert isinstance(operator, kind)
         operator.restore(self.history)
         return operator

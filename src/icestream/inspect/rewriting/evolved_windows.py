@@ -36,7 +36,6 @@ from icestream.inspect.rewriting.panes import check
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.fold import identified
-from icestream.operators.grid.operator import PANES
 from icestream.operators.object_aggregates.operator import ObjectOperator
 from icestream.operators.object_aggregates.states import ObjectSpec, States
 from icestream.operators.session.operator import SessionOperator
@@ -84,7 +83,7 @@ class EvolvedWindows:
             if isinstance(self._state, SessionState):
                 return self._sessions(self._state, source, made)
             panes = self._pane_reader(self._state, source)
-            operator = lower.operator(self.after, made.space, PANES)
+            operator = lower.lowered(self.after).operator(made.space)
             batch = _ConvertedPanes(panes, self.after.group_keys, self._objects)
             snapshot_schedule.schedule_all(made.space.arena.header, "now")
             operator.on_batch(batch)
@@ -97,7 +96,7 @@ class EvolvedWindows:
     ) -> ShardRewrite:
         old = source.operator(SessionOperator, state.plan)
         made.space.arena.header["position"] = dict(source.space.arena.header["position"])
-        operator = lower.operator(self.after, made.space)
+        operator = lower.lowered(self.after).operator(made.space)
         assert isinstance(operator, SessionOperator)
         rows = 0
 

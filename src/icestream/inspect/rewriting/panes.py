@@ -31,7 +31,6 @@ from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, p
 from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated
 from icestream.operators.folding.fold import identified
 from icestream.operators.folding.sorted_runs import sorted_run
-from icestream.operators.grid.operator import PANES
 from icestream.operators.latest.identities import places_among
 from icestream.plan import lower
 from icestream.plan.nodes.queries import Plan
@@ -87,7 +86,7 @@ class PaneRewriter(Rewriter):
         if not groups and not self.whole:
             return None
         SnapshotSchedule(space.arena.header).resume(snapshot_schedule.AT_LATEST, 0)
-        operator = lower.operator(self._plan, space, PANES)
+        operator = lower.lowered(self._plan).operator(space)
         operator.on_batch(_Batch(wanted, _keys(wanted, known_groups)))
         for _ in operator.on_watermark(self._commit.watermark):
             pass

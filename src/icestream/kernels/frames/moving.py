@@ -131,7 +131,7 @@ def show(
 def show_slots(
     rows: Table, slots: Slots, count: int, ops: Ints, at: Ints, suffixes_at: int, out: Table
 ) -> None:
-    """Show the windows of the first `count` groups in `slots`, in the rows of `out`."""
+    """Show what moving frames hold for the first `count` groups in `slots`, in rows of `out`."""
     for i in range(count):
         show(rows, slots[i], ops, at, suffixes_at, out, i)
 

@@ -106,7 +106,7 @@ def copy_entry(table: Table, columns: Ints, slot: int, rows: Table, k: int) -> N
 
 @kernel
 def copy_entries(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
-    """Fill in the entries of groups."""
+    """Fill in the entries of inline groups."""
     for k in range(slots.size):
         copy_entry(table, columns, slots[k], rows, k)
 

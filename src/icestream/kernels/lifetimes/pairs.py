@@ -115,7 +115,7 @@ def pair_up(
 def partnered(
     probe_le: Ints, probe_re: Ints, firsts: Ints, lasts: Ints, le: Ints, re: Ints, found: Mask
 ) -> None:
-    """Mark in `found` the probes that share an instant with one of their stored rows."""
+    """Mark in `found` the probes that form a pair: they share an instant with a stored row."""
     for probe in range(firsts.size):
         for row in range(firsts[probe], lasts[probe]):
             if le[row] < probe_re[probe] and probe_le[probe] < re[row]:
@@ -169,7 +169,7 @@ def stretches(
 
 @kernel
 def number_pairs(id_high: Ids, id_low: Ids, index: Ints, numbers: Ints, heads: Ints) -> int:
-    """Number rows by pairs of words; fill `heads` with the first row of each; return how many.
+    """Number pairs of words, one for each event; fill `heads` with the first rows; return how many.
 
     `index` is zeros; its length is a power of two above the number of rows.
     """

@@ -65,7 +65,7 @@ def take_rows(
     used: int,
     count: int,
 ) -> tuple[int, int]:
-    """Gather the rows of a record into a heap of `used` words and `count` pairs; return both.
+    """Gather the rows of a join's record into a heap of `used` words, `count` pairs; return both.
 
     Rows are taken whose id_high is from `first` to `last` and whose partition is `due`, with a
     `floor` before the epoch of the record; they are new after the epoch `cleaned`. `cuts` are

@@ -80,7 +80,7 @@ class ByOrdering(ByTime):
 
 
 def decode_ordered(values: Ints, kind: pa.DataType, empty: Mask) -> pa.Array:
-    """Convert ordered words back to values of a type, null where `empty`."""
+    """Convert the ordered words of a choice back to values of a type, null where `empty`."""
     if pa.types.is_floating(kind):
         bits = np.where(values < 0, values ^ np.int64(0x7FFFFFFFFFFFFFFF), values)
         return pa.array(bits.view(np.float64), mask=empty).cast(kind, safe=False)

@@ -88,7 +88,7 @@ def by_group(changes: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def by_group_and_time(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return changes sorted by group, then by the start of their lifetimes."""
+    """Return sorted changes: by group, then by the start of their lifetimes."""
     identities = _identities(changes)
     order = order_of(identities)
     ordered, begins = identities[order], column_of(changes, LE)[order]
@@ -174,7 +174,7 @@ def apart(changes: pa.RecordBatch, cut: Cut) -> Iterator[tuple[pa.RecordBatch, b
 def nested(
     changes: pa.RecordBatch, rows: int, cut: Cut
 ) -> Iterator[tuple[pa.RecordBatch, bool, bool]]:
-    """Yield pieces of changes of groups inside others, and whether each is entire.
+    """Yield sorted changes of groups inside others in pieces, and whether each is entire.
 
     The second flag is whether there are no more changes of the groups around those of the piece.
     If changes are sorted, pieces end with a group around others where its changes are at most

@@ -159,7 +159,7 @@ def packed(rows: ExactRows) -> memoryview:
 
 
 def packed_at(table: Table, sums_at: Table, bounds: Sequence[SumExtent]) -> memoryview:
-    """Return any table as bytes, given where its sums are and their extents."""
+    """Return any table of exact rows as bytes, given where its sums are and their extents."""
     if len(sums_at) == 0:
         return np.ascontiguousarray(table).reshape(-1).view(np.uint8).data
     spans = tuple(_span(table, *of) for of in sums_at.tolist())

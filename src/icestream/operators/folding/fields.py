@@ -304,7 +304,7 @@ class Layout:
 
 
 def extents_of(facts: Mapping[str, Any], layout: Layout) -> tuple[SumExtent, ...]:
-    """Return the extents that facts about a state have recorded, or those of nothing."""
+    """Return the extents of fields that facts about a state have recorded, or those of nothing."""
     found = tuple(SumExtent(*each) for each in facts.get(EXTENTS, ()))
     return found or (SumExtent(),) * len(layout.sums)
 

@@ -224,7 +224,7 @@ def _integer_sums(layout: Layout, columns: Mapping[str, InputColumn]) -> tuple[I
 
 
 def identity_schema(keys: pa.Schema) -> pa.Schema:
-    """Return the schema of folded keys with identity and latest pane."""
+    """Return the schema of the keys of a fold, with identity and latest pane."""
     return pa.schema(
         [(ID_HIGH_COLUMN, pa.uint64()), (ID_LOW_COLUMN, pa.uint64()), (LAST, pa.int64()), *keys]
     )
@@ -326,7 +326,7 @@ def fold_sums(
 def factors(
     field: Field, columns: Mapping[str, InputColumn], first: int, last: int
 ) -> tuple[Ints, Ints | None, Mask]:
-    """Return the bits of the doubles that a sum adds up, their factors, and which events count."""
+    """Return what a fold adds up: bits of doubles, their factors, and which events count."""
     inputs = [columns[name] for name in field.columns]
     x, *others = (each.floats[first:last].view(np.int64) for each in inputs)
     valid = all_valid(inputs, first, last)

@@ -31,6 +31,9 @@ from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.grid.partitions import Partition
 from icestream.state.keys import KeyCodec
 
+#: bytes of a group of a batch besides its key: identity and latest time
+GROUP_BYTES = 24
+
 
 def in_time(batch: pa.RecordBatch, watermark: Micros) -> pa.RecordBatch:
     """Return the events that are lifted into frames: not behind the watermark."""
@@ -52,7 +55,7 @@ def pieces(
 def bounded_slices(
     batches: Iterable[pa.RecordBatch], earliest: Ints, time: str, rows: int
 ) -> Iterator[tuple[pa.RecordBatch, Micros]]:
-    """Yield batches, at most `rows` at a time, with a time that no later event is before.
+    """Yield events to lift into tuples, at most `rows` at a time, with a time none later is before.
 
     `earliest` are the earliest times of the batches.
     """
@@ -104,6 +107,46 @@ class Lifter:
         ids, last, fresh = distinct_groups(id_high, id_low, times, inside)
         keys = self._codec.canonical(batch.take(pa.array(fresh)))
         return identified(pa.Table.from_batches([keys]), ids, last)
+
+
+class ArrivedGroups:
+    """The groups of a batch with their keys and latest times, as long as they are few."""
+
+    def __init__(self, codec: KeyCodec, rows: int, limit: int) -> None:
+        """Start without groups.
+
+        Args:
+            codec: how keys are stored.
+            rows: the most events of a piece.
+            limit: bytes of all groups, beyond which they are many.
+        """
+        self._codec = codec
+        self._limit = limit
+        most = limit // GROUP_BYTES + rows
+        self._index = np.zeros(1 << max(4, (2 * most).bit_length()), dtype=np.int32)
+        self._seen = np.empty((most, 2), dtype=np.uint64)
+        self._last, self._fresh = np.empty(most, dtype=np.int64), np.empty(rows, dtype=np.int64)
+        self._used = self._key_bytes = 0
+        self._keys: list[pa.RecordBatch] = []
+
+    def add(self, piece: pa.RecordBatch) -> bool:
+        """Add the groups of a piece of the batch; return whether all groups are still few."""
+        id_high, id_low = _ids(piece, ID_HIGH_COLUMN), _ids(piece, ID_LOW_COLUMN)
+        times = np.asarray(piece.column(TIME).to_numpy())
+        known = self._index, self._seen, self._last
+        self._used, found = new_keys(
+            id_high, id_low, times, np.arange(len(times)), len(times), *known, self._used,
+            self._fresh,
+        )  # fmt: skip
+        if found:
+            self._keys.append(self._codec.canonical(piece.take(pa.array(self._fresh[:found]))))
+            self._key_bytes += self._keys[-1].nbytes
+        return self._used * GROUP_BYTES + self._key_bytes <= self._limit
+
+    def table(self) -> pa.Table:
+        """Return the keys of all groups, with identity and latest time."""
+        keys = pa.Table.from_batches(self._keys, self._codec.schema).combine_chunks()
+        return identified(keys, self._seen[: self._used], self._last[: self._used])
 
 
 def distinct_groups(id_high: Ids, id_low: Ids, times: Ints, chosen: Ints) -> tuple[Ids, Ints, Ints]:

@@ -370,7 +370,7 @@ class MovingPass:
 
 
 def distinct(slots: Ints) -> Ints:
-    """Return each row of a group once, in order; few at a time are sorted faster than hashed."""
+    """Return each row of a group that frames move once, in order; few at a time are sorted."""
     ordered = np.sort(slots)
     fresh = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])

@@ -51,7 +51,13 @@ from icestream.operators.folding.columns import TIME
 from icestream.operators.folding.fields import EXTENTS, SumExtent, extents_of
 from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.frames.layout import SharedLayout
-from icestream.operators.frames.lift import Lifter, bounded_slices, in_time, pieces
+from icestream.operators.frames.lift import (
+    ArrivedGroups,
+    Lifter,
+    bounded_slices,
+    in_time,
+    pieces,
+)
 from icestream.operators.frames.moving import MovingPass, distinct
 from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.rings import RingPass, Rings
@@ -88,7 +94,7 @@ EXTRA_WORDS = "extra words"
 
 
 def buffered_chunks(frames: int) -> int:
-    """Return the chunks of tuples and results that so many frames hold at once."""
+    """Return the chunks of tuples and results that an operator of so many frames holds at once."""
     return 2 + 4 * frames
 
 
@@ -147,8 +153,8 @@ class FrameOperator(LoggedOperator):
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
         self._tuples = self._tuple_log()
         self._inputs: TupleInputs | None = None
-        #: the groups of each piece of the batch, with their keys; None if they are too many
-        self._arrived_groups: list[pa.Table] | None = None
+        #: the groups of the batch; None if they are too many
+        self._arrived_groups: ArrivedGroups | None = None
         #: the version that is being replayed
         self._past: PastVersion | None = None
         self._released: tuple[int, ...] = ()
@@ -201,9 +207,10 @@ class FrameOperator(LoggedOperator):
         """Yield the tuples of the batch, each table with a time that no later tuple is before."""
         if self._inputs is None:
             return
-        self._arrived_groups = []
+        rows = self._tuples.chunk_rows
+        self._arrived_groups = ArrivedGroups(self._codec, rows, self._chunk_bytes // 8)
         batches, earliest = self._inputs.tuples(), self._inputs.earliest()
-        for events, bound in bounded_slices(batches, earliest, TIME, self._tuples.chunk_rows):
+        for events, bound in bounded_slices(batches, earliest, TIME, rows):
             piece = in_time(events, self._position["watermark"])
             if piece.num_rows:
                 self._note_groups(piece)
@@ -211,10 +218,8 @@ class FrameOperator(LoggedOperator):
 
     def _note_groups(self, piece: pa.RecordBatch) -> None:
         """Hold the groups of a piece of the batch, unless those of the batch are many."""
-        if self._arrived_groups is not None:
-            self._arrived_groups.append(self._lifter.groups(piece))
-            if sum(each.nbytes for each in self._arrived_groups) > self._chunk_bytes // 8:
-                self._arrived_groups = None
+        if self._arrived_groups is not None and not self._arrived_groups.add(piece):
+            self._arrived_groups = None
 
     def _tuples_in(self, batch: pa.RecordBatch) -> Table:
         """Return events as tuples, for whose sums the rows of groups have room."""
@@ -337,8 +342,7 @@ class FrameOperator(LoggedOperator):
         if self._past is not None:
             self._open_logged(self._past, partition)
         elif self._arrived_groups is not None:
-            for groups in self._arrived_groups:
-                self._admit(partition, partial(_inside, groups, partition))
+            self._admit(partition, partial(_inside, self._arrived_groups.table(), partition))
         elif self._inputs is not None:
             watermark, rows = self._position["watermark"], self._tuples.chunk_rows
             for batch in pieces(self._inputs.tuples(), watermark, rows):

@@ -175,7 +175,7 @@ def parts_of(payloads: Iterable[bytes]) -> dict[IdRange, State]:
 
 
 def common_ranges(ranges: Iterable[IdRange]) -> list[IdRange]:
-    """Return the ranges between all bounds of saved parts, which may overlap."""
+    """Return the ranges between all bounds of saved arrays, whose parts may overlap."""
     edges = sorted({edge for ids in ranges for edge in (ids.low, ids.high)})
     return [IdRange(low, high) for low, high in pairwise(edges)]
 

@@ -100,7 +100,7 @@ def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch,
 
 
 def since(changes: pa.RecordBatch, instant: Micros) -> pa.RecordBatch:
-    """Return what changes concern from an instant on."""
+    """Return what the rows of a group that changes touch concern from an instant on."""
     if changes.num_rows == 0 or int(column_of(changes, LE).min()) >= instant:
         return changes
     changes, le, _ = clipped(changes, instant)

@@ -288,9 +288,8 @@ class Percentile(_Counted):
         answers = np.empty((len(total), len(self.fractions)))
         for place, fraction in enumerate(self.fractions):
             position = np.maximum(total - 1, 0) * fraction
-            low, high = np.floor(position), np.ceil(position)
-            least, most = around[2 * place], around[2 * place + 1]
-            answers[:, place] = _between(least, most, position - low, high - position)
+            low, high = around[2 * place], around[2 * place + 1]
+            answers[:, place] = _between(low, high, position - np.floor(position))
         return listed(answers, total == 0, many=self.many)
 
     @staticmethod
@@ -300,14 +299,10 @@ class Percentile(_Counted):
         return np.asarray(padded[np.minimum(places, len(values))])
 
 
-def _between(
-    low: Floats,
-    high: Floats,
-    above: Floats,
-    below: Floats,
-) -> Floats:
-    with np.errstate(invalid="ignore"):
-        mixed = below * low + above * high
+def _between(low: Floats, high: Floats, above: Floats) -> Floats:
+    """Return what lies a fraction `above` the lower value, with the roundings of Spark's sum."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        mixed = low + (high - low) * above
     return np.where((low == high) | (above == 0), low, mixed)
 
 

@@ -165,13 +165,16 @@ class ValueColumns(ColumnVariable):
         if there.all():
             rows = take(rows, which)
             return {name: _filled(rows.column(name), fill) for name in self.schema.names}
-        chosen, found = which[there], {}
+        rows, positions, found = take(rows, which[there]), np.flatnonzero(there), {}
         kinds = set(self.schema.types)
         fills = {kind: _filled(pa.array([fill], type=kind), fill) for kind in kinds}
-        for name, kind in zip(self.schema.names, self.schema.types, strict=True):
-            values, value = _filled(rows.column(name), fill), fills[kind]
-            found[name] = np.full(len(there), value, dtype=np.result_type(values, value))
-            found[name][there] = values[chosen]
+        for number, (name, kind) in enumerate(
+            zip(self.schema.names, self.schema.types, strict=True)
+        ):
+            values, value = _filled(rows.column(number), fill), fills[kind]
+            found[name] = np.empty(len(there), dtype=np.result_type(values, value))
+            found[name].fill(value[0])
+            found[name][positions] = values
         return found
 
     def exists(self) -> Mask:

@@ -178,7 +178,7 @@ def last_puts(found: GroupRows, keys: KeyCodec, gone: str) -> GroupRows:
 
 
 def kinds_of_puts(rows: pa.RecordBatch, keys: KeyCodec) -> Ids:
-    """Return equal ids for puts of a map under one key."""
+    """Return, by group, equal ids for puts of a map under one key."""
     return keys.identify(rows.select(keys.schema.names))[0]
 
 

@@ -44,7 +44,7 @@ def _plain_type(kind: pa.DataType) -> type | None:
 
 
 def shown(schema: pa.Schema | Iterable[str]) -> str:
-    """Return columns of state or output as text."""
+    """Return the values of state or output as text."""
     if not isinstance(schema, pa.Schema):
         return ", ".join(schema)
     return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -39,7 +39,7 @@ PartitionKeys = Callable[[Scope], tuple[str, ...]]
 
 
 def key_columns(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:
-    """Return the columns of a node with the keys of its component; None if one is not there."""
+    """Return the columns of a node that partition its component; None if one is not there."""
     found = _followed(node, keys_of)
     return found if found and all(found) else None
 

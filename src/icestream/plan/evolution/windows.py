@@ -144,7 +144,7 @@ def matching(view: View, plan: Plan) -> View | None:
 
 
 def continued(aggregate: Aggregate, view: View | None) -> Aggregate | None:
-    """Return the aggregate of a view that another one goes on with: same name, same function."""
+    """Return the aggregate of windows that another goes on with: same name, same function."""
     for each in () if view is None else view.aggregates:
         if each.alias == aggregate.alias and call_of(each) == call_of(aggregate):
             return each
@@ -244,7 +244,7 @@ def _text(view: View) -> str:
 
 
 def named(keys: pa.Schema) -> str:
-    """Return names and types of keys, which identify groups before and after a change."""
+    """Return names and types of the keys of windows, which identify groups before and after."""
     return ", ".join(f"{key.name} {key.type}" for key in keys)
 
 

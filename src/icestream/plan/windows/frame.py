@@ -73,9 +73,12 @@ class Frame:
                 "row for every event"
             )
             raise DefinitionError(msg)
-        least = min(self.reach, 1 if self.rows is None else self.rows)
-        if least <= 0 or (self.range is not None and self.range < 0):
-            msg = f"a frame must reach back a positive range or number of rows; got {least}"
+        if self.range is not None and (self.range < 0 or self.reach <= 0):
+            shown = format_interval(self.range)
+            msg = f"a frame must reach back a positive range or number of rows; got {shown}"
+            raise DefinitionError(msg)
+        if self.rows is not None and self.rows <= 0:
+            msg = f"a frame must reach back a positive range or number of rows; got {self.rows}"
             raise DefinitionError(msg)
         if self.peers and (self.range is None or self.slide is not None or self.in_one_shard):
             msg = "only a range of a group's own events, with a row for every event, has peers"

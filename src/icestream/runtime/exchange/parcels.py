@@ -61,8 +61,11 @@ RECORD_BYTES = 1 << 20
 RECORD_KEYS = 16_384
 #: for shards that receive no entries
 NO_FIELDS = Layout(())
-#: parcels that a reader keeps open
+#: parcels that a reader keeps open, and the bytes of those it reads as a whole
 MOST_OPEN = 128
+SMALL_PARCEL = 1 << 17
+#: more than the parcels of a batch
+_MOST_PARCELS = 1 << 31
 
 
 @dataclass
@@ -240,17 +243,19 @@ class _Directory:
 
     rows: npt.NDArray[np.void]
     shards: npt.NDArray[np.int64]
-    kinds: npt.NDArray[np.int64]
-    #: number of the parcel of each row
-    parcels: npt.NDArray[np.int64]
+    #: the kind of each row above the number of its parcel
+    places: npt.NDArray[np.int64]
 
-    def find(self, shard: int, kind: int) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
-        """Yield the parcels with records of a kind for a shard, and the rows of those records."""
-        first, last = np.searchsorted(self.shards, (shard, shard + 1)).tolist()
-        begin, end = (first + np.searchsorted(self.kinds[first:last], (kind, kind + 1))).tolist()
-        cuts = np.flatnonzero(np.diff(self.parcels[begin:end])) + 1 + begin
-        for start, stop in pairwise((begin, *cuts.tolist(), end)) if begin < end else ():
-            yield int(self.parcels[start]), self.rows[start:stop]
+    def of(self, shard: int) -> dict[int, list[tuple[int, npt.NDArray[np.void]]]]:
+        """Return the parcels with records for a shard and the rows of those records, by kind."""
+        begin, end = np.searchsorted(self.shards, (shard, shard + 1)).tolist()
+        places = self.places[begin:end]
+        cuts = (np.flatnonzero(places[1:] != places[:-1]) + 1 + begin).tolist()
+        found: dict[int, list[tuple[int, npt.NDArray[np.void]]]] = {}
+        for start, stop in pairwise((begin, *cuts, end)) if begin < end else ():
+            kind, parcel = divmod(int(self.places[start]), _MOST_PARCELS)
+            found.setdefault(kind, []).append((parcel, self.rows[start:stop]))
+        return found
 
 
 class ParcelReader:
@@ -260,12 +265,16 @@ class ParcelReader:
         self._files = files
         self._paths = paths
         self._open: OrderedDict[int, SegmentReader] = OrderedDict()
+        #: the shard that was asked for last, and its records by kind
+        self._shard: tuple[int, dict[int, list[tuple[int, npt.NDArray[np.void]]]]] = (-1, {})
 
     def records(
         self, shard: int, part: int, synopsis: int
     ) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
         """Yield the parcels with records of a kind for a shard, and their directory rows."""
-        for number, rows in self._directory.find(shard, _kind(part, synopsis)):
+        if self._shard[0] != shard:
+            self._shard = shard, self._directory.of(shard)
+        for number, rows in self._shard[1].get(_kind(part, synopsis), ()):
             yield self._reader(number), rows
 
     def close(self) -> None:
@@ -278,12 +287,15 @@ class ParcelReader:
         rows = np.concatenate(found) if found else np.empty(0, dtype=ENTRY_DTYPE)
         parcels = np.repeat(np.arange(len(found)), [len(each) for each in found])
         kinds = _kind(rows["operator"].astype(np.int64), rows["synopsis"])
-        order = np.lexsort((kinds, rows["group"]))
+        places = kinds * _MOST_PARCELS + parcels
+        order = np.lexsort((places, rows["group"]))
         rows = rows[order]
-        return _Directory(rows, rows["group"].copy(), kinds[order], parcels[order])
+        return _Directory(rows, rows["group"].copy(), places[order])
 
     def _reader(self, number: int) -> SegmentReader:
-        reader = self._open.pop(number, None) or SegmentReader(self._files, self._paths[number])
+        reader = self._open.pop(number, None)
+        if reader is None:
+            reader = SegmentReader(self._files, self._paths[number], small=SMALL_PARCEL)
         self._open[number] = reader
         if len(self._open) > MOST_OPEN:
             self._open.popitem(last=False)[1].close()
@@ -348,7 +360,7 @@ class Parcels:
         for reader, rows in self._records(CHANGES + edge):
             greatest = rows["expiry"].astype(np.uint64) ^ np.uint64(1 << 63)
             meets = (greatest >= np.uint64(first)) & (rows["back"] <= np.uint64(last - 1))
-            for record in reader.read_many(rows["marker"][meets]):
+            for record in reader.read_rows(rows[meets]):
                 part = between(read_batch(record.payload), first, last)
                 if part.num_rows:
                     yield part
@@ -364,7 +376,7 @@ class Parcels:
 
     def _payloads(self, synopsis: int) -> Iterator[memoryview]:
         for reader, rows in self._records(synopsis):
-            for record in reader.read_many(rows["marker"]):
+            for record in reader.read_rows(rows):
                 yield record.payload
 
     def _records(self, synopsis: int) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:

@@ -83,7 +83,7 @@ def _is_sparks_int96(file: Any, name: str) -> bool:
 
 
 def row_ranges(file: Any, piece: FileSplit) -> list[tuple[list[int], int, int]]:
-    """Return row groups, and which of their rows, from first to last, a piece has to read."""
+    """Return the row groups of a Parquet file, and which of their rows a piece has to read."""
     found: list[tuple[list[int], int, int]] = []
     whole: list[int] = []
     rows = 0

@@ -9,6 +9,8 @@ version, from any process.
     now/0/manifest-0000000000007  {"version": 7, "runs": [...], "parts": [[first, file], ...]}
     now/0/part-...parquet         _high, _low: the key; _version; change; the columns of the rows
 
+The name of such a file ends with the checksum of its bytes; the manifest is sealed as a commit.
+
 The table of an update stream has a column with the time of the update that a row answers; whoever
 reads it also gets the age of each row.
 
@@ -21,6 +23,8 @@ Invariants:
    (`test_a_table_follows_a_checkpoint_that_was_rolled_back`).
 5. A reader gets one whole version, also while the next one is written
    (`test_a_reader_sees_a_whole_version_while_runs_are_merged`).
+6. A file with another byte than was written is damage that is named
+   (`test_a_damaged_file_of_a_table_is_named`); files of earlier releases have no checksums.
 
 Cost: a row is written once in a run, and again in each merge of its range: one comes after `RUNS`
 versions and rewrites the ranges that they touched.
@@ -45,13 +49,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import xxhash
 
-from icestream.core.errors import StorageError
+from icestream.core.errors import DamageError, StorageError
 from icestream.core.times import Micros
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.sorted_changes import order_of
 from icestream.state.files import Files, write_file
 from icestream.state.keys import KeyCodec
+from icestream.state.versions.sealed import FORMAT, opened, sealed
 
 #: folder of the tables in a checkpoint
 NOW = "now"
@@ -104,11 +110,14 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
-        return json.dumps({**self.__dict__, "schema": schema}, indent=1).encode()
+        return sealed({**self.__dict__, "schema": schema})
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
-        found: dict[str, Any] = json.loads(data)
+    def from_bytes(cls, path: str, data: bytes) -> Manifest:
+        """Return what is written in a file; DamageError if it was changed since."""
+        # earlier releases wrote many lines without a seal
+        is_sealed = not data.startswith(b"{\n")
+        found: dict[str, Any] = opened(path, data, range(FORMAT)) if is_sealed else json.loads(data)
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
         parts = tuple((first, name) for first, name in found["parts"])
         return cls(
@@ -135,6 +144,11 @@ class CurrentTable:
         """Return the table of a view in the checkpoint at `root`."""
         return cls(files, f"{root}/{NOW}/{view}")
 
+    @classmethod
+    def all_in(cls, files: Files, root: str) -> list[CurrentTable]:
+        """Return the tables of all views in the checkpoint at `root`."""
+        return [cls.of(files, root, int(view)) for view in files.list(f"{root}/{NOW}")]
+
     def manifest(self, version: int = 1 << 40) -> Manifest | None:
         """Return the last manifest up to a version; None if there is none yet."""
         while True:
@@ -142,8 +156,9 @@ class CurrentTable:
             names = [each for each in self.files.list(self.folder) if _MANIFEST < each <= limit]
             if not names:
                 return None
+            path = f"{self.folder}/{max(names)}"
             try:
-                return Manifest.from_bytes(self.files.read(f"{self.folder}/{max(names)}"))
+                return Manifest.from_bytes(path, self.files.read(path))
             except FileNotFoundError:
                 continue
 
@@ -248,6 +263,14 @@ class CurrentTable:
             for first, end in self.ranges(manifest):
                 yield self.rows(manifest, now, first, end)
 
+    def check(self, name: str) -> None:
+        """Check a file of the table; DamageError if it is missing or damaged."""
+        try:
+            self._open(name)
+        except FileNotFoundError:
+            path = f"{self.folder}/{name}"
+            raise DamageError(path, "a file of the table is missing") from None
+
     # -- writing ---------------------------------------------------------------------------
 
     def _sorted_runs(
@@ -287,11 +310,12 @@ class CurrentTable:
 
     def _write(self, rows: pa.Table) -> str:
         """Write a file durably; return its name."""
-        name = f"part-{uuid.uuid4()}.parquet"
         out = pa.BufferOutputStream()
         # a dictionary for each few rows costs more time than it saves space
         pq.write_table(rows, out, row_group_size=_ROWS_AT_ONCE, use_dictionary=False)
-        write_file(self.files, f"{self.folder}/{name}", memoryview(out.getvalue()))
+        data = memoryview(out.getvalue())
+        name = f"part-{uuid.uuid4()}.{xxhash.xxh3_64_hexdigest(data)}.parquet"
+        write_file(self.files, f"{self.folder}/{name}", data)
         self.files.sync_folder(self.folder)
         return name
 
@@ -361,5 +385,12 @@ class CurrentTable:
     def _open(self, name: str) -> pq.ParquetFile:
         path = f"{self.folder}/{name}"
         with closing(self.files.open(path)) as file:
-            data = file.mapped(0)
-        return pq.ParquetFile(pa.BufferReader(self.files.read(path) if data is None else data))
+            mapped = file.mapped(0)
+        data = self.files.read(path) if mapped is None else mapped
+        checksum = name.split(".")[1:-1]
+        if checksum and checksum != [xxhash.xxh3_64_hexdigest(data)]:
+            raise DamageError(path, "its checksum does not match its content")
+        try:
+            return pq.ParquetFile(pa.BufferReader(data))
+        except pa.ArrowException as error:
+            raise DamageError(path, f"it is no file of Parquet ({error})") from error

@@ -184,14 +184,14 @@ def can_partition(kind: pa.DataType) -> bool:
 
 
 def partition_value(value: Any) -> str | None:
-    """Return a value as Hive and Spark write it; an empty string is null to both."""
+    """Return a value in the layout of Hive and Spark; an empty string is null to both."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None or value == "" else str(value)
 
 
 def escaped(value: str | None) -> str:
-    """Return a part of a folder name."""
+    """Return a part of a folder name in the layout of a partitioned table."""
     if value is None:
         return NULL_FOLDER
     return "".join(f"%{ord(each):02X}" if each in _ESCAPED else each for each in value)

@@ -124,7 +124,7 @@ class SinkLog:
 
 
 def entry_of(path: str, size: int, written: int) -> Entry:
-    """Return the line of a file, given its bytes and the time in milliseconds."""
+    """Return the line of a file in the log of a sink, given its bytes and milliseconds."""
     place = _place(path)
     start = "file://" if place == path else path[: -len(place)]
     return {

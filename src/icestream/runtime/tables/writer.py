@@ -41,6 +41,8 @@ from icestream.state.versions.table_files import TableFile, table_file_name
 
 #: bytes of rows that wait to be encoded
 GROUP_BYTES = 16 << 20
+#: bytes of encoded pages that are written at once
+_WRITTEN_AT_ONCE = 1 << 18
 #: files that a task has open at the same time
 MOST_OPEN = 64
 #: rows of a file that are looked at to choose its encodings
@@ -163,7 +165,7 @@ class TableWriter:
     def _encode(self) -> None:
         for values, file in [*self._open.items()]:
             file.encode()
-            if file.sink.place >= self._layout.target:
+            if file.encoded >= self._layout.target:
                 self._close(values)
         self._waiting = 0
 
@@ -228,7 +230,7 @@ def _put_back(parts: Mapping[Place, pa.Array], place: Place, kind: pa.DataType, 
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows of a query that has changed since with its present columns, or null."""
+    """Return rows with the columns that are written now, null where the query had none then."""
     columns = [
         rows.column(each.name).cast(each.type)
         if each.name in rows.column_names
@@ -248,8 +250,14 @@ class _OpenTableFile:
         self._path = path
         self._values = values
         self._footer: list[pq.FileMetaData] = []
-        self.sink = NewTableFile(layout.files.create(f"{layout.folder}/{path}"))
+        self._sink = NewTableFile(layout.files.create(f"{layout.folder}/{path}"))
+        self._pages = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITTEN_AT_ONCE)
         self._writer: pq.ParquetWriter | None = None
+
+    @property
+    def encoded(self) -> int:
+        """Return the bytes of the file so far."""
+        return int(self._pages.tell())
 
     def encode(self) -> None:
         if self.waiting:
@@ -262,7 +270,7 @@ class _OpenTableFile:
         """Return the writer, whose encodings suit the rows that come first."""
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self.sink,
+                self._pages,
                 self._layout.stored,
                 compression=self._layout.codec,
                 use_dictionary=repeating(rows.slice(0, _SAMPLED)),
@@ -283,7 +291,7 @@ class _OpenTableFile:
         if marks:
             writer.add_key_value_metadata(marks)
         writer.close()
-        self.sink.close()
+        self._pages.close()
         footer = self._footer[0]
         layout = self._layout
         statistics = statistics_of(footer, layout.stored) if layout.statistics else {}
@@ -292,20 +300,21 @@ class _OpenTableFile:
             layout.folder,
             self._path,
             footer.num_rows,
-            self.sink.place,
+            self._sink.place,
             self._values,
             statistics,
             int(time.time() * 1000),
         )
 
     def discard(self) -> None:
-        self.sink.discard()
+        self._sink.discard()
         if self._writer is not None:
             self._writer.close()
+        self._pages.close()
 
 
 def repeating(rows: pa.Table) -> list[str]:
-    """Return the columns in which most values repeat: a dictionary of others costs much time."""
+    """Return the columns to write with a dictionary: those in which most values repeat."""
     return [
         each.name
         for each in rows.schema
@@ -347,7 +356,7 @@ class NewTableFile(io.RawIOBase):
 
 
 def statistics_of(footer: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
-    """Return the numbers that Delta's log stores about a file, from its footer."""
+    """Return the numbers that Delta's log stores about a written file, from its footer."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}

@@ -46,6 +46,7 @@ from icestream.state.arena import Arena
 from icestream.state.budget import Budget, BudgetInTurns, Refused, shortage
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import SegmentInfo
+from icestream.state.mapping_cache import KEPT
 from icestream.state.snapshot_schedule import When, schedule_all, stagger_all
 from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.validation import validated
@@ -290,6 +291,8 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
         tables.abandon()
         rows.abandon()
         raise
+    finally:
+        KEPT.prune()
     reports[0].statistics["requests"] = REQUESTS.total() - requests
     reports[0].statistics["repeated"] = REPEATED.total() - repeated
     held = sum(each.statistics["memory_bytes"] for each in reports)

@@ -26,7 +26,7 @@ def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
 
 
 def least_memory(plan: Computation) -> int:
-    """Return the bytes that one shard of every component of a plan needs."""
+    """Return the bytes that one shard of every component of a plan needs, whatever its work is."""
     if isinstance(plan, Dataflow):
         return plan.jobs * least_quota(plan)
     return kinds_of_windows(plan) * LEAST_QUOTA

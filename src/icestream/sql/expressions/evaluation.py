@@ -57,7 +57,7 @@ class BatchRows:
 
 
 def as_array(value: Datum, size: int) -> pa.Array:
-    """Return an evaluated value as an array with one entry per row."""
+    """Return what an evaluation gave as an array with one entry per row."""
     if isinstance(value, pa.Scalar):
         return pa.repeat(value, size)
     return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value

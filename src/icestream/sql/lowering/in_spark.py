@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 from sqlglot import exp
 
 from icestream.api.stream import Stream
-from icestream.api.words import quoted
+from icestream.api.words import quoted, reason_of, reasons_alone
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.core.times import UTC_ZONES, Micros
@@ -59,12 +59,12 @@ _KINDS = {"inner": "inner", "left": "left", "semi": "left_semi", "anti": "left_a
 
 @contextmanager
 def located(text: Text, place: TextSpan) -> Iterator[None]:
-    """Report errors about a part of a statement with its place."""
+    """Report what Spark refuses in a part of a statement with its place."""
     try:
-        yield
+        with reasons_alone():
+            yield
     except (DefinitionError, AnalysisException) as error:
-        message = str(error).strip().splitlines()[0]
-        raise text.error(place, bare(message)) from None
+        raise text.error(place, bare(reason_of(error))) from None
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Staged:
 
 
 def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
-    """Return the staged rows of a source under the names of a scan."""
+    """Return the rows of a source that Spark stages, under the names of a scan."""
 
     def renamed(frame: DataFrame) -> list[Column]:
         return [sf.col(quoted(name)).alias(column) for name, column in scan.named.items()]

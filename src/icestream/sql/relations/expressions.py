@@ -104,7 +104,7 @@ def own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def filtered(relation: Relation, conditions: Iterable[exp.Expr]) -> Relation:
-    """Return the rows that satisfy conditions."""
+    """Return the rows that satisfy expressions."""
     found = tuple(conditions)
     return Filter(relation, found) if found else relation
 

@@ -104,7 +104,7 @@ class ColumnNumbers:
 
 
 def reference(column: str, at: exp.Expr | None = None) -> exp.Column:
-    """Return a reference to a column, which is not resolved again, at the place of another node."""
+    """Return a resolved name: a reference to a column, at the place of another node."""
     made = exp.column(column)
     made.meta["resolved"] = True
     if at is not None:
@@ -116,7 +116,7 @@ def reference(column: str, at: exp.Expr | None = None) -> exp.Column:
 
 
 def is_resolved(node: exp.Expr) -> bool:
-    """Return whether a node is a reference to a column."""
+    """Return whether the name in a node is resolved to a column."""
     return isinstance(node, exp.Column) and "resolved" in node.meta
 
 

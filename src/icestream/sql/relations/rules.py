@@ -185,7 +185,7 @@ def rank_limit(condition: exp.Expr, rank: str) -> int | None:
 
 
 def changing_frames_grouped(relation: Relation) -> Relation:
-    """Turn functions over frames of rows that may change into groups, where that is possible."""
+    """Rule: turn functions over frames of rows that may change into groups, where possible."""
     relation = relation.over([changing_frames_grouped(each) for each in relation.inputs])
     if isinstance(relation, Over) and (is_changing(relation.input) or needs_later_rows(relation)):
         try:
@@ -199,7 +199,7 @@ def changing_frames_grouped(relation: Relation) -> Relation:
 
 
 def tables_joined_first(relation: Relation) -> Relation:
-    """Join static tables with the one side of a join that they are about."""
+    """Rule: join static tables with the one side of a join that they are about."""
     relation = relation.over([tables_joined_first(each) for each in relation.inputs])
     if not (isinstance(relation, Join) and is_static(relation.right)):
         return relation
@@ -310,7 +310,7 @@ def columns_pruned(  # noqa: PLR0911 - one for each kind of relation
 
 
 def sets_expanded(grouped: Grouped) -> Grouped:
-    """Return one grouping of rows that are there once for each set, without the other keys."""
+    """Rule: one grouping of rows that are there once for each set, without the other keys."""
     read = sorted(columns_in(*grouped.calls.values()))
     parts = []
     for chosen in grouped.sets or ():

@@ -230,7 +230,7 @@ def _later_by(node: exp.Expr, length: Micros) -> exp.Expr:
 
 
 def unexpressed(join: Join, bounds: TimeBounds | None) -> Join:
-    """Return a join without the conditions that lifetimes express."""
+    """Return a join without the conditions on times that lifetimes express."""
     if bounds is None:
         return join
     rest = tuple(each for each in join.on if not any(each is other for other in bounds.expressed))

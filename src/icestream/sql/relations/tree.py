@@ -278,7 +278,7 @@ class UnionAll(Relation):
 
 
 def columns_in(*values: exp.Expr | AggregateCall | str) -> frozenset[str]:
-    """Return the columns that expressions read."""
+    """Return the columns that trees of expressions read."""
     found: set[str] = set()
     for value in values:
         if isinstance(value, AggregateCall):
@@ -291,12 +291,12 @@ def columns_in(*values: exp.Expr | AggregateCall | str) -> frozenset[str]:
 
 
 def reads_only(columns: Iterable[str], *values: exp.Expr) -> bool:
-    """Return whether expressions read nothing but some columns."""
+    """Return whether trees of expressions read nothing but some columns."""
     return columns_in(*values) <= set(columns)
 
 
 def substituted(value: exp.Expr, by: Mapping[str, exp.Expr]) -> exp.Expr:
-    """Return an expression with columns replaced by what they are made of."""
+    """Return a tree of an expression with columns replaced by what they are made of."""
 
     def change(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column) or node.name not in by:

@@ -149,7 +149,7 @@ def call_text(call: AggregateCall) -> str:
 
 
 def spelling(name: str) -> exp.Column:
-    """Return a column of a source, quoted where that is needed."""
+    """Return a column of the stream of a window query, quoted where that is needed."""
     plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
     return exp.column(name, quoted=not plain or name.upper() in Cql.Tokenizer.KEYWORDS)
 

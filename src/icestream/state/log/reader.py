@@ -23,8 +23,9 @@ Invariants:
        (`test_bounded_what_a_signed_segment_can_make_us_allocate`).
 
 Cost:
-    Two reads and two checksums per block. Memory: 48 bytes per block and open segment, and 48 bytes
-    per record once `directory` was read.
+    Two reads and two checksums per block; of a file that is read as a whole, one read, and one
+    checksum for each part. Memory: 48 bytes per block and open segment, 48 bytes per record once
+    `directory` was read, and files that are read as a whole.
 
 Limits:
     A payload is a view of its block: keeping one small payload keeps the whole block. Copy what
@@ -79,6 +80,8 @@ if TYPE_CHECKING:
 
 #: a directory of at most so many records is read as a whole
 SMALL_DIRECTORY = 1024
+#: a file of at most so many bytes is read as a whole
+SMALL_FILE = 1 << 14
 
 
 class RecordRange(NamedTuple):
@@ -94,8 +97,15 @@ class RecordRange(NamedTuple):
 class SegmentReader:
     """One segment file, open for reading."""
 
-    def __init__(self, files: Files, path: str, *, info: SegmentInfo | None = None) -> None:
-        """Open and verify header and footer.
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        info: SegmentInfo | None = None,
+        small: int = SMALL_FILE,
+    ) -> None:
+        """Open and verify header and footer; a file of at most `small` bytes is read as a whole.
 
         Raises:
             DamageError: the file is missing, damaged, or not the one that `info` describes.
@@ -107,19 +117,29 @@ class SegmentReader:
         except FileNotFoundError as error:
             raise DamageError(path, "the segment is missing") from error
         try:
+            size = self._file.size
+            #: the whole file, and its blocks that are known to be right
+            self._whole = memoryview(self._file.read_at(0, size)) if size <= small else None
+            self._verified: set[int] = set()
             self._open(info)
         except BaseException:
             self._file.close()
             raise
 
+    def _read(self, place: int, length: int) -> bytes | memoryview:
+        """Return bytes of the file, fewer where it ends."""
+        if self._whole is None:
+            return self._file.read_at(place, length)
+        return self._whole[place : place + length]
+
     def _open(self, info: SegmentInfo | None) -> None:
         """Read and verify header, trailer and table."""
         size = self._file.size
-        header = self._file.read_at(0, HEADER.size)
+        header = bytes(self._read(0, HEADER.size))
         codec = self._read_header(header)
         if size < HEADER.size + TRAILER.size:
             raise DamageError(self.path, f"{size} bytes are too few for a segment")
-        trailer = self._file.read_at(size - TRAILER.size, TRAILER.size)
+        trailer = bytes(self._read(size - TRAILER.size, TRAILER.size))
         if len(trailer) < TRAILER.size:
             raise DamageError(self.path, "the file became shorter while it was read")
         fields = TRAILER.unpack(trailer)
@@ -132,7 +152,7 @@ class SegmentReader:
             or self._directory_place + self.records * ENTRY.size != table_place
         ):
             raise DamageError(self.path, "the trailer does not match the length of the file")
-        table = self._file.read_at(table_place, blocks * ROW.size)
+        table = bytes(self._read(table_place, blocks * ROW.size))
         if footer_checksum(self.ordinal, header, table, trailer) != checksum:
             raise DamageError(self.path, "the footer does not match its checksum")
         if info is not None and (
@@ -191,7 +211,7 @@ class SegmentReader:
     def directory(self) -> npt.NDArray[np.void]:
         """One row per record, in marker order; read and verified on first use."""
         if self._directory is None:
-            data = self._file.read_at(self._directory_place, self.records * ENTRY.size)
+            data = self._read(self._directory_place, self.records * ENTRY.size)
             view = memoryview(data)
             rows = zip(*(self._table[name].tolist() for name in _PART_FIELDS), strict=True)
             for block, (entry, entries, checksum) in enumerate(rows):
@@ -204,6 +224,8 @@ class SegmentReader:
     def held(self) -> int:
         """Bytes of memory that this reader holds between reads."""
         directory = 0 if self._directory is None else self._directory.nbytes
+        if self._whole is not None:
+            return self._whole.nbytes + self._first_words.nbytes
         return self._table.nbytes + self._first_words.nbytes + directory
 
     def read(self, marker: int) -> Record:
@@ -215,14 +237,16 @@ class SegmentReader:
         if not len(wanted):
             return
         blocks = self._blocks_of(wanted)
-        cuts = [0, len(wanted)]
-        if blocks[0] != blocks[-1]:
-            cuts[1:1] = (np.flatnonzero(np.diff(blocks)) + 1).tolist()
-        for first, last in pairwise(cuts):
+        for first, last in _runs(blocks):
             block = int(blocks[first])
             entries = self._entries(block)
-            chosen = entries[self._find(entries, wanted[first:last])]
-            yield from self._slice(block, entries, chosen)
+            yield from self._slice(block, entries[self._find(entries, wanted[first:last])])
+
+    def read_rows(self, rows: npt.NDArray[np.void]) -> Iterator[Record]:
+        """Return the records of some rows of `directory`, which must be in its order."""
+        blocks = self._blocks_of(rows["marker"])
+        for first, last in _runs(blocks):
+            yield from self._slice(int(blocks[first]), rows[first:last])
 
     def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
         """Yield the parts of the record stream, as words, that ascending markers point into.
@@ -239,24 +263,24 @@ class SegmentReader:
     def scan(self) -> Iterator[Record]:
         """Return all records in the order of appending."""
         for block in range(len(self._table)):
-            entries = self._entries(block)
-            yield from self._slice(block, entries, entries)
+            yield from self._slice(block, self._entries(block))
 
     def close(self) -> None:
         """Close the file; payloads already returned stay valid."""
         self._file.close()
 
     def _blocks_of(self, markers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        ordinals = markers >> np.uint64(32)
-        foreign = np.flatnonzero(ordinals != self.ordinal)
-        if len(foreign):
-            msg = f"marker {show_marker(int(markers[foreign[0]]))} does not belong to {self.path}"
-            raise ValueError(msg)
+        """Return the blocks of ascending markers."""
+        for marker in markers[:1].tolist() + markers[-1:].tolist():
+            if ordinal_of(marker) != self.ordinal:
+                msg = f"marker {show_marker(marker)} does not belong to {self.path}"
+                raise ValueError(msg)
+            if not len(self._table):
+                raise DamageError(self.path, f"no record at marker {show_marker(marker)}")
+        if len(self._table) == 1:
+            return np.zeros(len(markers), dtype=np.int64)
         words = markers & np.uint64(0xFFFFFFFF)
-        blocks = np.searchsorted(self._first_words, words, side="right") - 1
-        if not len(self._table):
-            raise DamageError(self.path, f"no record at marker {show_marker(int(markers[0]))}")
-        return blocks.astype(np.int64)
+        return self._first_words.searchsorted(words, side="right") - 1
 
     def _find(
         self, entries: npt.NDArray[np.void], markers: npt.NDArray[np.uint64]
@@ -272,17 +296,15 @@ class SegmentReader:
 
     def _entries(self, block: int) -> npt.NDArray[np.void]:
         """Return the directory part of a block, verified."""
-        entry, entries, checksum = (self._table[name][block].item() for name in _PART_FIELDS)
+        *_, entry, entries, _, checksum = self._table[block].item()
         if self._directory is not None or self.records <= SMALL_DIRECTORY:
             return self.directory[entry : entry + entries]
         place = self._directory_place + entry * ENTRY.size
-        data = self._file.read_at(place, entries * ENTRY.size)
+        data = self._read(place, entries * ENTRY.size)
         self._verify(block, data, checksum, "directory part")
         return np.frombuffer(data, dtype=ENTRY_DTYPE)
 
-    def _slice(
-        self, block: int, entries: npt.NDArray[np.void], chosen: npt.NDArray[np.void]
-    ) -> Iterator[Record]:
+    def _slice(self, block: int, chosen: npt.NDArray[np.void]) -> Iterator[Record]:
         """Read a block once and yield the chosen records."""
         raw = self._block(block)
         size = len(raw)
@@ -297,8 +319,11 @@ class SegmentReader:
     def _block(self, block: int) -> memoryview:
         """Return the raw bytes of a block, verified."""
         _, place, stored, raw, _, _, checksum, _ = self._table[block].item()
-        data = self._file.read_at(place, stored)
-        self._verify(block, data, checksum, "block")
+        data = self._read(place, stored)
+        if block not in self._verified:
+            self._verify(block, data, checksum, "block")
+            if self._whole is not None:
+                self._verified.add(block)
         if stored == raw:
             return memoryview(data)
         assert self._codec is not None
@@ -316,6 +341,14 @@ class SegmentReader:
 
 _PART_FIELDS = ("entry", "entries", "entries_checksum")
 _EXTENTS = ("first", "place", "stored", "raw", "entry", "entries")
+
+
+def _runs(blocks: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield where each run of equal numbers begins and ends, of numbers in ascending order."""
+    if len(blocks) and blocks[0] == blocks[-1]:
+        return iter([(0, len(blocks))])
+    cuts = np.flatnonzero(np.diff(blocks)) + 1
+    return pairwise((0, *cuts.tolist(), len(blocks)) if len(blocks) else ())
 
 
 def _follow(

@@ -45,7 +45,8 @@ class SegmentTable(Mapping[int, SegmentInfo]):
         self._table.keep(self._table.rows[:, 4] > watermark)
 
     def forget(self, ordinals: Collection[int]) -> None:
-        self._table.keep(~np.isin(self._table.rows[:, 0], list(ordinals)))
+        if ordinals:
+            self._table.keep(~np.isin(self._table.rows[:, 0], list(ordinals)))
 
     def __getitem__(self, ordinal: int) -> SegmentInfo:
         table = self._table.rows

@@ -109,11 +109,11 @@ class SegmentWriter:
         self._files = files
         self._codec = None if codec is None else pa.Codec(codec)
         self._block_bytes = block_bytes
-        self._block = memoryview(bytearray(block_bytes))
+        self._block = np.empty(block_bytes, dtype=np.uint8).data
         #: bytes used in the block buffer
         self._fill = 0
         #: the unfinished stride, and its number of bytes
-        self._stride = memoryview(bytearray(stride))
+        self._stride = np.empty(stride, dtype=np.uint8).data
         self._waiting = 0
         #: where the block buffer starts in the record stream
         self._first = 0

@@ -152,7 +152,7 @@ def bins_of(values: Reals) -> Ints:
 
 
 def middles() -> Reals:
-    """Return a staleness of every bin, off by less than 1/32 of those in it; 0 for the first."""
+    """Return the staleness in the middle of every bin, off by less than 1/32; 0 for the first."""
     edges = k.bin_edges()
     return np.concatenate([[0.0], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
 

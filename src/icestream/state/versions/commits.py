@@ -505,11 +505,10 @@ class VersionStore:
             self._read_commits.pop(self._path(place), None)
 
     def path(self, version: int) -> str:
-        """Return the commit file of a version; of one that does not exist, the next owner's."""
+        """Return the commit file of a version, also of one that is missing or is to come."""
         if version not in self._standing.commits:
             self.look(damaged=True)
-        place = self._standing.commits.get(version, Place(self._standing.epoch, version))
-        return self._path(place)
+        return self._path(self._standing.place(version))
 
     def before_rewrites(self, commit: Commit) -> list[Commit]:
         """Return a version and the ones before it while they only replace state by hand."""

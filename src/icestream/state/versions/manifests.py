@@ -156,7 +156,7 @@ class LayerContent:
 
 
 def layers_file(name: str, contents: Sequence[LayerContent]) -> tuple[list[Layer], bytes]:
-    """Return the places of layers in a file of a name, and its bytes."""
+    """Return the places of the layers of manifests in a file of a name, and its bytes."""
     layers, parts, at = [], [], 0
     for content in contents:
         data = content.encoded()

@@ -201,6 +201,11 @@ class Standing:
         }
         return dict(sorted(found.items()))
 
+    def place(self, version: int) -> Place:
+        """Return the place of a version; one that is not there had the epoch of what follows it."""
+        later = (each.epoch for each in self.places if each.version > version)
+        return self.commits.get(version) or Place(min(later, default=self.epoch), version)
+
     def done_with(self, needed: int) -> list[Place]:
         """Return the places that nobody needs who needs versions from `needed` on.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from icestream.core.times import Micros
@@ -35,29 +36,37 @@ class WindowShard(ShardWork):
     #: first ordinals of versions that changed the store
     switched: tuple[int, ...] = ()
 
+    @cached_property
+    def _lowered(self) -> lower.Lowered:
+        """Return the operator of all shards of a task."""
+        return lower.lowered(
+            self.plan, self.store, self.tiled, self.events, self.flushed, self.switched
+        )
+
+    @cached_property
+    def _layouts(self) -> list[Layout]:
+        return [_layout(part) for part in parts_of(self.plan)]
+
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        return lower.lifetimes(self.plan)
+        return self._lowered.lifetimes
 
     @property
     def views(self) -> int:
         return len(self.plan.views)
 
     def operator(self, space: Shard) -> Operator:
-        return lower.operator(
-            self.plan, space, self.store, self.tiled, self.events, self.flushed, self.switched
-        )
+        return self._lowered.operator(space)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Any:
         """Return entries or tuples for each part of the plan; a single part gets its own."""
         found = [
-            Parcels(reader, shard, _layout(part), number)
-            for number, part in enumerate(parts_of(self.plan))
+            Parcels(reader, shard, layout, number) for number, layout in enumerate(self._layouts)
         ]
         return found if len(found) > 1 else found[0]
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        return lower.emitted(self.plan, rows)
+        return self._lowered.emitted(rows)
 
 
 def _layout(part: PlanPart) -> Layout:

@@ -75,7 +75,7 @@ class WindowWork(Work):
         self._root = root
 
     def ordinals(self, shards: int) -> int:
-        return shards * len(lower.lifetimes(self._plan))
+        return shards * len(lower.lowered(self._plan).lifetimes)
 
     def ingest(self, context: VersionContext) -> Ingest:
         kept = None
@@ -109,7 +109,7 @@ class WindowWork(Work):
         tiled = tuple(map(Tiled.from_json, composition or ()))
         work = WindowShard(self._plan, store, tiled, flushed=flushed, switched=switched)
         again = self._again(context, parcels) if store != PANES else None
-        lifetimes, paths_of_all = len(lower.lifetimes(self._plan)), tuple(paths)
+        lifetimes, paths_of_all = len(lower.lowered(self._plan).lifetimes), tuple(paths)
         tasks = [
             context.task(
                 work=work
