@@ -52,7 +52,15 @@ def test_what_shards_take_is_smoothed_and_added_up_over_components() -> None:
     assert (first["tasks"], first["loads"], first["moved"]) == ([0, 1], [1.5, 2.5], 0)
     reports = [report(0, 3.5), report(1, 2.5), report(2, 0.0), report(3, 0.0)]
     second = placement_report(first, (1, 1), Sizing(2), reports)
-    assert (second["tasks"], second["loads"], second["moved"]) == ([1, 1], [2.5, 2.5], 1)
+    assert (second["tasks"], second["loads"], second["moved"]) == ([1, 1], [2.7, 2.5], 1)
+
+
+def test_a_long_version_says_more_than_a_short_one_before_it() -> None:
+    first = placement_report(None, (0, 1), Sizing(2), [report(0, 1.0), report(1, 0.0)])
+    long = placement_report(first, (0, 1), Sizing(2), [report(0, 0.0), report(1, 3.0)])
+    assert long["loads"] == [0.25, 2.25]
+    short = placement_report(long, (0, 1), Sizing(2), [report(0, 0.1), report(1, 0.0)])
+    assert short["loads"] == [0.175, 1.125]
 
 
 def test_shards_move_only_when_it_is_worth_it() -> None:
