@@ -32,6 +32,7 @@ MODULES = (
     "first_minute",
     "windows.overlap",
     "windows.density",
+    "windows.behind_joins",
     "windows.fast_input",
     "windows.batch_overhead",
     "safety.crash",

@@ -27,7 +27,7 @@ import random
 import statistics
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +59,8 @@ WORKERS = 2
 WARM = 4
 #: required share of tasks at home
 WANTED = 0.95
-#: rounds of tiny batches, batches of each, and how many of them warm up
-TINY = {Size.SMALL: (1, 24, 8), Size.FULL: (3, 48, 16)}
+#: rounds of tiny batches that count, batches of each, and how many of them warm up
+TINY = {Size.SMALL: (2, 24, 8), Size.FULL: (4, 48, 16)}
 #: the most that a tiny batch may take, by the bare jobs
 MOST_BY_BARE = 1.3
 
@@ -197,17 +197,26 @@ def _others(run: ClusterRun, right: ClusterRun, versions: int) -> int:
 
 
 def _tiny(spark: Any, folder: Path, size: Size) -> dict[str, float]:
-    """Return the median milliseconds of tiny batches, and of bare jobs of the same shape."""
+    """Return the median milliseconds of tiny batches, and of bare jobs of the same shape.
+
+    The first round of each warms up the machine code of driver and executors and does not count;
+    in the others, every second begins with what the one before ended with.
+    """
     rounds, batches, warm = TINY[size]
     write_files(folder / "in", batches)
     apart = {"localDir": "arenas"}
-    took: dict[str, list[float]] = {"bare jobs": [], "of rows": [], "of files": []}
-    bare_jobs(spark, folder, rounds)
-    for number in range(rounds):
-        took["bare jobs"] += bare_jobs(spark, folder, number)[warm:]
-        took["of rows"] += tiny_batches(spark, folder, 2 * number, apart)[warm:]
-        by_driver = {**apart, "input": "auto"}
-        took["of files"] += tiny_batches(spark, folder, 2 * number + 1, by_driver)[warm:]
+    ways: dict[str, Callable[[int], list[float]]] = {
+        "bare jobs": lambda number: bare_jobs(spark, folder, number),
+        "of rows": lambda number: tiny_batches(spark, folder, 2 * number, apart),
+        "of files": lambda number: tiny_batches(
+            spark, folder, 2 * number + 1, {**apart, "input": "auto"}
+        ),
+    }
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(1 + rounds):
+        for name in list(ways)[:: 1 if number % 2 else -1]:
+            found = ways[name](number)
+            took[name] += found[warm:] if number else []
     return {name: statistics.median(each) for name, each in took.items()}
 
 

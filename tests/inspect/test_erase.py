@@ -180,6 +180,7 @@ def test_a_key_in_rows_of_other_groups_is_not_erased(tmp_path: Path) -> None:
 def test_what_cannot_be_erased_says_why(tmp_path: Path) -> None:
     for kind, why in {
         "joins": "defers results",
+        "panes": "events of many keys together",
         "updates": "keeps other state",
         "events": "cannot be rewritten",
         "ranges": "cannot be rewritten",

@@ -603,6 +603,20 @@ def test_other_events_with_lifetimes_are_refused_by_name(
         evolve(str(tmp_path / "checkpoint"), plan)
 
 
+def test_windows_that_were_copies_are_refused_by_name(tmp_path: Path) -> None:
+    def counts(*, panes: bool) -> Dataflow:
+        rows = PlanStream.of(RATINGS).in_windows(
+            Windows(4 * SECOND, SECOND), ["user"], COUNT, panes=panes
+        )
+        return dataflow(rows, "append", slack=0)
+
+    query = open_query(counts(panes=False), str(tmp_path))
+    query.feed(cast_to(counts(panes=False), ratings_of(0)))
+    query.close()
+    with pytest.raises(CheckpointError, match=r"of windows .* instead of aggregate"):
+        evolve(str(tmp_path / "checkpoint"), counts(panes=True))
+
+
 def test_a_filter_behind_an_aggregate_is_refused_by_name(tmp_path: Path) -> None:
     """It would never see that rows which passed the old filter are taken back."""
 

@@ -26,8 +26,9 @@ from icestream.operators.latest.saved_arrays import table_of
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import NoSchema, read, state_schema_of, written
 from tests.fixtures.checkpoints import KINDS, events, make, opened
-from tests.fixtures.dataflow_plans import PlanStream, dataflow
+from tests.fixtures.dataflow_plans import PlanStream, dataflow, windows_of_ratings
 from tests.fixtures.plans import open_query, window_plan
+from tests.suites.dataflow_conformance import open_dataflow
 
 WINDOWED = ("windows", "tumbling", "objects", "sessions")
 FRAMES = ("rows", "ranges")
@@ -75,6 +76,23 @@ def test_parity_open_windows_beside_a_query_that_ends_here(kind: str, tmp_path: 
     found = read_all(Reading(root)).drop_columns(["__shard", "__group"])
     ended = opened(kind, str(tmp_path)).flush()
     assert bag(found) == bag(ended)
+
+
+def test_parity_open_windows_of_a_dataflow_beside_one_that_ends_here(tmp_path: Path) -> None:
+    flow = windows_of_ratings()
+    query = open_dataflow(flow, tmp_path)
+    for batch in range(4):
+        query.feed(events(flow, batch))
+    root = str(tmp_path / "checkpoint")
+    assert verify(Checkpoint(root)).is_fine
+    reading = Reading(root)
+    assert {table.operator for table in reading.tables} == {"component 0"}
+    found = read_all(reading).drop_columns(["__shard", "__group"]).to_pylist()
+    ended = query.flush().to_pylist()
+    shown = [(row["window"], row["user"], row["n"]) for row in found]
+    wanted = [(row["__window"], row["user"], row["n"]) for row in ended]
+    assert sorted(map(str, shown)) == sorted(map(str, wanted))
+    assert len(wanted) > 3
 
 
 def test_windows_that_keep_raw_events_show_the_first_that_ends(tmp_path: Path) -> None:

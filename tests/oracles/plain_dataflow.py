@@ -87,7 +87,9 @@ def plain_component(spec: ComponentSpec) -> ComponentOperator:
     """Return a component on plain stores."""
     shard = cast("Shard", SimpleNamespace(arena=SimpleNamespace(header={})))
     if spec.sole is not None:
-        return SoleStepComponent(spec, shard, cast("StepWithState", plain_step(spec.sole)))
+        return SoleStepComponent(
+            spec, shard, cast("StepWithState", plain_step(cast("Any", spec.sole)))
+        )
     return ComponentOperator(spec, shard, PlainStores(spec.groupings))
 
 
@@ -154,7 +156,8 @@ class PlainDataflow:
             latest = int(times[numbers == number].max())
             before = self._seen[number]
             self._seen[number] = latest if before is None else max(before, latest)
-            chosen = np.flatnonzero((numbers == number) & (times >= self._watermark))
+            late_before = self._plan.late_before(self._watermark)
+            chosen = np.flatnonzero((numbers == number) & (times >= late_before))
             schema = self._plan.columns[number]
             columns = [
                 batch.column(source_column(number, place)).take(pa.array(chosen))

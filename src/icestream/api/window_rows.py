@@ -34,7 +34,9 @@ from icestream.operators.lifetimes.window_copies import (
     OwnTimes,
     WindowCopies,
 )
+from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.plan.events.features import FeatureCall, with_features
+from icestream.plan.events.pane_windows import either, paned
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, WindowKind, grouping_id
 from icestream.plan.windows.frame import GROUPING_ID, Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -102,6 +104,21 @@ def rows_of_windows(
     return _rows(read, windows, keys, names, sets, chosen, part.time_type)
 
 
+def rows_of_panes(
+    events: Events,
+    windows: Windows | Cumulative,
+    time: pa.DataType,
+    keys: Sequence[str],
+    aggregates: Sequence[AggregateExpression],
+) -> Events:
+    """Return the final rows of windows over events: the window, the keys, the answers."""
+    inputs, found = aggregates_over(aggregates, events._node.payload, "1")
+    read = events.select(*keys, *inputs, f"0 AS {_ALL}")
+    chosen = [aggregate for aggregate, _ in found]
+    node = paned(read._node, windows, time, list(keys) or [_ALL], keys, chosen)
+    return replace(events, _node=node)
+
+
 def _row_for_each(
     events: Events,
     frame: Frame,
@@ -158,6 +175,8 @@ def _rows(
     elif isinstance(windows, Session):
         sessions = partial(_of_sessions, windows=windows, aggregates=aggregates, time=time)
         made = events.groupApply(by or _ALL, sessions)
+        keyed, titles = by or [_ALL], [*names, *numbers] or [_ALL]
+        made = _with_panes(made, events, windows, keyed, titles, aggregates, time)
     else:
         assert isinstance(windows, Windows | Cumulative)
         copies = WindowCopies(windows, time, events._node.delay)
@@ -165,12 +184,33 @@ def _rows(
         length = windows.range if isinstance(windows, Windows) else windows.size
         copied = events._mapped(copies, columns, f"copies {windows}", length)
         made = copied.groupApply([WINDOW, *by], lambda group: _aggregated(group, aggregates))
+        keyed, titles = by or [_ALL], [*names, *numbers]
+        made = _with_panes(made, events, windows, keyed, titles, aggregates, time)
     return made.select(
         f"{WINDOW} AS {heading}",
         *(f"{key} AS {quoted(name)}" for key, name in zip(keys, names, strict=True)),
         *numbers,
         *(quoted(each.alias) for each in aggregates),
     )
+
+
+def _with_panes(
+    made: Events,
+    events: Events,
+    windows: Windows | Cumulative | Session,
+    keys: Sequence[str],
+    shown: Sequence[str],
+    aggregates: Sequence[Aggregate],
+    time: pa.DataType,
+) -> Events:
+    """Return rows of windows by copies, with the operator of the windows where they are final."""
+    types = {each.name: each.type for each in events._node.payload}
+    if isinstance(windows, Session) and any(needs_objects(each, types) for each in aggregates):
+        return made
+    panes = replace(events, _node=paned(events._node, windows, time, keys, shown, aggregates))
+    if panes.columns != made.columns:
+        panes = panes.select(*map(quoted, made.columns))._loosened(made._node.payload)
+    return replace(made, _node=either(made._node, panes._node))
 
 
 def _of_sessions(

@@ -169,6 +169,12 @@ class _GroupEraser:
         if any(component.join is not None for component in schema.components):
             msg = "a join that defers results refers to its rows on the log: it cannot be erased"
             raise CheckpointError(msg)
+        if any(component.is_sole for component in schema.components):
+            msg = (
+                "windows and frames inside of a dataflow keep events of many keys together: "
+                "nothing of this query can be erased. Let them expire"
+            )
+            raise CheckpointError(msg)
         state = DataflowState(schema, commit)
         self._stores: dict[int, dict[int, list[StoredTable]]] = {}
         for each in state.stored.values():

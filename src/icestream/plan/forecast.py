@@ -19,17 +19,18 @@ not estimated. Events that live forever are counted for a day.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
-from icestream.operators.dataflow.steps import JoinMany, Stateful
+from icestream.operators.dataflow.steps import JoinMany, Sole, Stateful
 from icestream.plan import lower
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.events.pane_windows import PaneWindows
 from icestream.plan.grid import cost
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.grid.space_formulas import BLOCK_BYTES, TrafficEstimate, traffic
@@ -191,6 +192,10 @@ def _of_dataflow(plan: Dataflow, load: StreamLoad) -> Iterator[Forecast]:
             if isinstance(step, Stateful):
                 payloads = [steps[each].payload for each in step.inputs]
                 yield _of_rows(f"component {number}: {step.text}", payloads, rows, load, assumed)
+            elif isinstance(step, Sole) and isinstance(step.spec, PaneWindows):
+                for part in parts_of(step.spec.plan):
+                    found = _of_part(part, load, step.spec.plan.store)
+                    yield replace(found, operator=f"component {number}: {found.operator}")
             elif isinstance(step, JoinMany):
                 yield _of_join(
                     number, step, [steps[each].payload for each in step.inputs], rows, load

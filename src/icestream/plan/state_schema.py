@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import JoinMany, Receive, Regroup, Stateful
@@ -40,6 +41,7 @@ from icestream.operators.latest.window_serving import WindowedBy
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.events.pane_windows import PaneWindows
 from icestream.plan.nodes.queries import Plan, Source, View
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame, RowsSlide
@@ -83,12 +85,27 @@ class JoinSchema:
 
 
 @dataclass(frozen=True)
+class PaneSchema:
+    """Windows on a grid inside of a dataflow, over events that live later than meant."""
+
+    plan: Plan
+    delay: Micros
+
+
+@dataclass(frozen=True)
 class ComponentSchema:
-    """One component of a dataflow: groupings, or one join."""
+    """One component of a dataflow: groupings, one join, or windows; none of these for frames."""
 
     groupings: tuple[GroupingSchema, ...]
     join: JoinSchema | None
     lifetimes: tuple[str, ...]
+    #: not in checkpoints of earlier releases
+    windows: PaneSchema | None = None
+
+    @property
+    def is_sole(self) -> bool:
+        """Return whether one operator keeps state of its own, not in tables by group."""
+        return not self.groupings and self.join is None
 
 
 @dataclass(frozen=True)
@@ -139,6 +156,7 @@ _CLASSES: Mapping[str, type] = {
     "Mapped": PreQueueMap,
     "Merged": PreQueueUnion,
     "Nothing": NoSchema,
+    "Panes": PaneSchema,
     "Plan": Plan,
     "RowsSlide": RowsSlide,
     "Session": Session,
@@ -173,13 +191,19 @@ def state_schema_of(plan: Computation) -> StateSchema:
         return UpdateSchema(
             plan.waits, plan.latest.keys, text, len(steps), plan.front, plan.windowed
         )
-    for each in (aggregate for view in plan.views for aggregate in view.aggregates):
-        if each.function == "user":
-            return NoSchema(
-                f"{each.alias!r} is a user-defined aggregate with pickled states: reading them "
-                "would run code from the file"
-            )
+    pickled = _pickled(plan)
+    if pickled is not None:
+        return NoSchema(
+            f"{pickled!r} is a user-defined aggregate with pickled states: reading them "
+            "would run code from the file"
+        )
     return plan
+
+
+def _pickled(plan: Plan) -> str | None:
+    """Return the name of a user-defined aggregate of windows, if there is one."""
+    every = (aggregate for view in plan.views for aggregate in view.aggregates)
+    return next((each.alias for each in every if each.function == "user"), None)
 
 
 def written(state_schema: StateSchema) -> dict[str, Any]:
@@ -219,7 +243,10 @@ def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> ComponentSch
             keys = tuple(_keys_of_port(plan, spec, port) for port in step.inputs)
             join = JoinSchema(step.spec.number, step.spec.text, inputs, keys, step.spec.partitions)
     if join is not None or spec.sole is not None:
-        return ComponentSchema((), join, spec.lifetimes)
+        windows = None
+        if isinstance(spec.sole, PaneWindows) and _pickled(spec.sole.plan) is None:
+            windows = PaneSchema(spec.sole.plan, spec.sole.delay)
+        return ComponentSchema((), join, spec.lifetimes, windows)
     groupings = tuple(
         GroupingSchema(
             _keys_of_grouping(plan, number, spec, grouping),

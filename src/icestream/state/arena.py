@@ -19,7 +19,7 @@ Invariants:
        (`test_parts_of_an_arena_have_arrays_and_books_of_their_own`).
 
 Cost: claim and release are one rename, one small JSON file and one `mmap` per array; the process
-that released an arena still has the mappings of large ones (`state.mapping_cache`). Nothing is
+that released an arena still has its mappings (`state.mapping_cache`). Nothing is
 synced: after a power failure the boot id in the header differs and the arena is rebuilt.
 
 Limits: Linux. Where the boot id cannot be read, a power failure goes unnoticed.
@@ -31,7 +31,6 @@ import json
 import mmap
 import os
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -497,7 +496,7 @@ def _overwrite(path: str, content: bytes) -> None:
 
 
 def _working_name() -> str:
-    return _WORKING + uuid.uuid4().hex
+    return _WORKING + os.urandom(16).hex()
 
 
 def _plain(name: str) -> str:

@@ -45,7 +45,7 @@ class Chilly(GroupView):
     """Lets all groups leave memory whenever work begins."""
 
     def __init__(self, store: GroupStore) -> None:
-        super().__init__(store, 0)
+        super().__init__(store, 0, store.directory.synopses)
         self._whole = store
 
     def begin(self, watermark: Micros) -> None:

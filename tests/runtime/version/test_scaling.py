@@ -52,13 +52,23 @@ def test_what_shards_take_is_smoothed_and_added_up_over_components() -> None:
     assert (first["tasks"], first["loads"], first["moved"]) == ([0, 1], [1.5, 2.5], 0)
     reports = [report(0, 3.5), report(1, 2.5), report(2, 0.0), report(3, 0.0)]
     second = placement_report(first, (1, 1), Sizing(2), reports)
-    assert (second["tasks"], second["loads"], second["moved"]) == ([1, 1], [2.5, 2.5], 1)
+    assert (second["tasks"], second["loads"], second["moved"]) == ([1, 1], [2.7, 2.5], 1)
+
+
+def test_a_long_version_says_more_than_a_short_one_before_it() -> None:
+    first = placement_report(None, (0, 1), Sizing(2), [report(0, 1.0), report(1, 0.0)])
+    long = placement_report(first, (0, 1), Sizing(2), [report(0, 0.0), report(1, 3.0)])
+    assert long["loads"] == [0.25, 2.25]
+    short = placement_report(long, (0, 1), Sizing(2), [report(0, 0.1), report(1, 0.0)])
+    assert short["loads"] == [0.175, 1.125]
 
 
 def test_shards_move_only_when_it_is_worth_it() -> None:
     busy = {"parallelism": 2, "tasks": [0, 0, 1, 1], "loads": [2.0, 2.0, 0.1, 0.1], "moved": 0}
     assert placed(busy, 4, 2, rebalance=False) == (0, 0, 1, 1)
     assert placed(busy, 4, 2, rebalance=True) in {(1, 0, 1, 1), (0, 1, 1, 1)}
+    brief = {**busy, "loads": [0.04, 0.03, 0.02, 0.01]}
+    assert placed(brief, 4, 2, rebalance=True) == (1, 0, 0, 1)
     idle = {**busy, "loads": [0.02, 0.02, 0.001, 0.001]}
     assert placed(idle, 4, 2, rebalance=True) == (0, 0, 1, 1)
 

@@ -58,7 +58,8 @@ def sources(spark: SparkSession) -> dict[str, Any]:
 
 #: the ones of every run; the others are slow
 FIRST = (
-    "not in with nulls", "functions over frames", "the rows after", "frames of rows that change",
+    "not in with nulls", "rows not in a query", "functions over frames", "the rows after",
+    "frames of rows that change",
     "grouping sets", "queries about each row", "conditions with or", "rows of one", "qualify",
     "groups of all rows", "the first of each group", "a static table",
     "a static table behind groups",
@@ -131,6 +132,50 @@ def test_oracle_copies_in_windows_are_the_same_anywhere(
     assert "copies in windows" not in str(before._built("update").plan.edges)
     assert rows == ran_here(before, tmp_path)
     assert max(row[3] for row in rows) > 20
+
+
+@pytest.mark.parametrize("name", ["a join of windows", "the first of each window"])
+def test_oracle_final_rows_of_windows_are_panes(
+    name: str, sources: dict[str, Any], tmp_path: Path
+) -> None:
+    text, other = CASES[name]
+    query = ice.sql(text, **sources)
+    steps = str(query._built("append").plan.describe())
+    assert "panes of" in steps
+    assert "copies in windows" not in steps
+    assert "copies in windows" in str(query._built("update").plan.describe())
+    rows = ran_here(query, tmp_path, mode="append", disorder=5, batches=7)
+    assert rows == by_duckdb(other, TABLES)
+
+
+@pytest.mark.parametrize(
+    ("windows", "starts"),
+    [
+        (
+            "HOP(TABLE a, DESCRIPTOR(ts), INTERVAL '5' SECONDS, INTERVAL '20' SECONDS)",
+            "unnest(generate_series(time_bucket(INTERVAL 5 SECOND, ts) - INTERVAL 15 SECOND,"
+            " time_bucket(INTERVAL 5 SECOND, ts), INTERVAL 5 SECOND))",
+        ),
+        (
+            "TUMBLE(TABLE a, DESCRIPTOR(ts), INTERVAL '20' SECONDS)",
+            "time_bucket(INTERVAL 20 SECOND, ts)",
+        ),
+    ],
+)
+def test_oracle_every_call_in_panes_of_statements(
+    windows: str, starts: str, sources: dict[str, Any], tmp_path: Path
+) -> None:
+    calls = """count(*) AS n, sum(v) FILTER (WHERE k > 1) AS s, min(word) AS least,
+        count(DISTINCT word) AS words, avg(v) AS mean"""
+    text = f"""SELECT DISTINCT e, k, n, s, least, words, mean FROM (
+        SELECT window_end AS e, k, {calls} FROM TABLE({windows}) WHERE v <> 2
+        GROUP BY window_start, window_end, k)"""
+    other = f"""SELECT start + INTERVAL 20 SECOND, k, {calls} FROM (
+        SELECT *, {starts} AS start FROM a WHERE v <> 2) GROUP BY start, k"""
+    query = ice.sql(text, **sources)
+    assert "panes of" in str(query._built("append").plan.describe())
+    rows = ran_here(query, tmp_path, mode="append", disorder=7, batches=9)
+    assert rows == by_duckdb(other, TABLES)
 
 
 def test_oracle_ranks_of_rows_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:

@@ -327,7 +327,7 @@ def test_views_are_apart() -> None:
         space = GroupSpace(folder, SYNOPSES)
         with space.version() as store:
             store.begin(0)
-            left, right = GroupView(store, 0), GroupView(store, 1)
+            left, right = GroupView(store, 0, 1), GroupView(store, 1, 1)
             slots = left.locate(*identities([1, 2]))
             left.append(0, slots, batch_of(0, [(1, 0), (2, 0)]))
             right.append(1, slots, batch_of(2, [(7, 0), (8, 0)]))
@@ -339,3 +339,17 @@ def test_views_are_apart() -> None:
             assert right.read(0, slots).rows.num_rows == 0
             portions = list(itertools.chain.from_iterable(left.portions(slots)))
             assert portions == slots.tolist()
+
+
+def test_portions_count_the_rows_of_their_operator() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        space = GroupSpace(folder, SYNOPSES)
+        with space.version() as store, mock.patch("icestream.state.groups.memory.PORTION", 256):
+            store.begin(0)
+            left, right = GroupView(store, 0, 1), GroupView(store, 2, 1)
+            slots = left.locate(*identities(list(range(20))))
+            many = np.repeat(slots, 20)
+            left.append(0, many, batch_of(0, [(number, 0) for number in range(len(many))]))
+            right.append(0, slots, batch_of(2, [(number, 0) for number in range(len(slots))]))
+            assert len(list(left.portions(slots))) > 1
+            assert [part.tolist() for part in right.portions(slots)] == [slots.tolist()]

@@ -25,6 +25,7 @@ from icestream.core.arrays import Ids
 from icestream.core.errors import DefinitionError
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard
+from icestream.inspect.adapters.windows import WindowState
 from icestream.kernels.multi_join import resident as k
 from icestream.kernels.multi_join.rows import gather_payloads
 from icestream.operators.dataflow.sorted_changes import INNER_BITS
@@ -78,7 +79,9 @@ def stored(state_schema: DataflowSchema, commit: Commit, table: StateTable) -> S
     """Find the store of a table of a dataflow's state; DefinitionError for rows of a join."""
     found = DataflowState(state_schema, commit).stored.get(table)
     if found is None:
-        msg = f"rows of {table.operator} wait for further results: they cannot be rewritten"
+        msg = (
+            f"rows of {table.operator} are those of a join or of windows: they cannot be rewritten"
+        )
         raise DefinitionError(msg)
     return found
 
@@ -91,25 +94,41 @@ class DataflowState:
         self._shards = len(commit.bases) // max(1, len(components))
         #: tables of groups, and the rows of joins
         self.stored: dict[StateTable, StoredTable] = {}
+        self._windows: dict[int, WindowState] = {}
         tables: list[StateTable] = []
         for number, component in enumerate(components):
             shards = range(number * self._shards, (number + 1) * self._shards)
             if component.join is not None:
                 tables += _join_tables(component.join, shards)
+            if component.windows is not None:
+                windows = WindowState(
+                    component.windows.plan,
+                    commit,
+                    f"component {number}",
+                    shards,
+                    component.windows.delay,
+                )
+                self._windows[number] = windows
+                tables += windows.tables
             for each in _group_tables(number, component, state_schema.options, shards):
                 self.stored[each.table] = each
                 tables.append(each.table)
         self.tables: Sequence[StateTable] = tables
         self.notes: Sequence[str] = (
             ("hot and cold groups are not distinguished: a checkpoint has all groups on its log",)
-            if any(not component.join for component in components)
+            if any(component.groupings for component in components)
             else ()
         )
+        self.notes += tuple(note for each in self._windows.values() for note in each.notes)
 
     def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
         """Restore the stores or the join of a shard, and yield their rows."""
         mine = [table for table in self.tables if source.shard in table.shards]
-        join = self._components[source.shard // self._shards].join
+        number = source.shard // self._shards
+        if number in self._windows:
+            yield from self._windows[number].read(source, asked)
+            return
+        join = self._components[number].join
         if join is not None:
             yield from _joined(join, mine, source, asked)
             return

@@ -34,6 +34,7 @@ from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.adapters.panes import PaneState, obstacle
 from icestream.inspect.adapters.sessions import SessionState
+from icestream.operators.dataflow.pane_step import moved
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.frames.operator import FrameOperator
 from icestream.operators.grid.composed_windows import Tiled
@@ -50,20 +51,36 @@ from icestream.state.versions.commits import LATEST_END, Commit
 
 #: most windows of a view that are shown
 WINDOWS = 16
+#: more than the reach of any dataflow
+_FAR: Micros = 10_000 * 86_400_000_000
 
 
 class WindowState:
     """The open windows of a plan."""
 
-    def __init__(self, plan: Plan, commit: Commit) -> None:
-        """Read the views from the plan, and the decisions of the version."""
+    def __init__(
+        self,
+        plan: Plan,
+        commit: Commit,
+        operator: str | None = None,
+        shards: range | None = None,
+        delay: Micros = 0,
+    ) -> None:
+        """Read the views from the plan, and the decisions of the version.
+
+        The only view may be an operator of a dataflow, in some of its shards, of events that live
+        later than they are meant to.
+        """
         self._plan = plan = _showing_all(plan)
         self._store = str(commit.decisions.get("store", PANES))
         self._switched = tuple(commit.decisions.get("switched", ()))
-        shards = range(len(commit.bases))
+        self._delay = delay
+        #: how much later than the latest event windows of a dataflow may have rows of others
+        self._ahead = 0 if operator is None else _FAR
+        shards = range(len(commit.bases)) if shards is None else shards
         self.tables: Sequence[StateTable] = [
             StateTable(
-                f"view {number}",
+                operator or f"view {number}",
                 _kind(view),
                 ", ".join(each.text for each in view.aggregates),
                 pa.schema([plan.keys.field(place) for place in view.keys]),
@@ -74,7 +91,7 @@ class WindowState:
         ]
         in_panes = self._store == PANES and not self._switched
         self._windows = WINDOWS if in_panes or _all_tumble(plan) else 1
-        self._kept = kept(plan, commit)
+        self._kept = kept(plan, commit) if operator is None else None
         self.notes: Sequence[str] = (*self._hidden(), *self._left_out())
         if self._kept is not None:
             self.tables = (*self.tables, self._kept.table)
@@ -119,8 +136,9 @@ class WindowState:
             return
         seen: dict[int, set[Any]] = {}
         parts = len(parts_of(plan))
-        end = max(plan.settled_by(latest), commit.decisions.get(LATEST_END, latest))
-        for watermark in self._stages(commit.watermark, end):
+        end = plan.settled_by(latest + self._ahead)
+        end = max(end, commit.decisions.get(LATEST_END, latest))
+        for watermark in self._stages(source.history[-1].watermark, end):
             operator.on_batch([NoInputs()] * parts if parts > 1 else NoInputs())
             for view, rows in lowered.emitted(operator.on_watermark(watermark)):
                 if not isinstance(plan.views[view].windows, Frame):
@@ -167,6 +185,8 @@ class WindowState:
         table = self.tables[view]
         if table not in asked.tables:
             return
+        if self._delay:
+            rows = moved(rows, -self._delay)
         if asked.key is not None:
             wanted = asked.key_row(table.keys)
             for name in table.keys.names:

@@ -102,6 +102,10 @@ class GatherSpec:
         return (WAITING, BASE)
 
     @property
+    def lends_buffers(self) -> bool:
+        return True
+
+    @property
     def least_quota(self) -> int:
         """Return the bytes that a shard needs."""
         return 16 * BLOCK_BYTES

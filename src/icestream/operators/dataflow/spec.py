@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from icestream.operators.dataflow.gather import GatherSpec
 from icestream.operators.dataflow.results import LifetimeRows
 from icestream.operators.dataflow.steps import (
     Emit,
@@ -25,11 +24,11 @@ from icestream.operators.dataflow.steps import (
     Regroup,
     Send,
     Sole,
+    SoleSpec,
     Stateful,
     Step,
     consumers,
 )
-from icestream.operators.frames.event_frames import EventFramesSpec
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.multi_join.spec import JOINED, MERGED, MultiJoinSpec
@@ -74,10 +73,15 @@ class ComponentSpec:
         return next((n for n, step in enumerate(self.steps) if isinstance(step, Sole)), -1)
 
     @property
-    def sole(self) -> EventFramesSpec | GatherSpec | None:
+    def sole(self) -> SoleSpec | None:
         """Return what the step with its own state does, if there is one."""
         step = None if self.sole_number < 0 else self.steps[self.sole_number]
         return step.spec if isinstance(step, Sole) else None
+
+    @property
+    def lends_buffers(self) -> bool:
+        """Return whether its shards lend each other their buffers."""
+        return self.sole is not None and self.sole.lends_buffers
 
     @cached_property
     def groupings(self) -> tuple[tuple[Synopsis, ...], ...]:

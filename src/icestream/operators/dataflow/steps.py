@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from icestream.operators.dataflow.gather import GatherSpec
 from icestream.operators.dataflow.sorted_changes import INNER_BITS
-from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
+from icestream.operators.frames.event_frames import EVENT_FIELDS
 from icestream.operators.lifetimes.changes import (
     HEAD,
     LE,
@@ -32,6 +32,7 @@ from icestream.operators.lifetimes.changes import (
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.payload_identity import identified
+from icestream.operators.protocol import Shard
 from icestream.sql.expressions.compile import Predicate, Projection
 
 
@@ -118,6 +119,28 @@ class JoinMany:
     spec: MultiJoinSpec
 
 
+class SoleSpec(Protocol):
+    """What a step that keeps its own state does: pure data."""
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of its segments."""
+        ...
+
+    @property
+    def least_quota(self) -> int:
+        """Return the bytes that a shard needs."""
+        ...
+
+    @property
+    def lends_buffers(self) -> bool:
+        """Return whether shards that take turns lend each other their buffers."""
+        ...
+
+    def opened(self, shard: Shard) -> Any:
+        """Return the step on the state of a shard."""
+
+
 @dataclass(frozen=True)
 class Sole:
     """A step that keeps its own state, the only one of its component."""
@@ -125,7 +148,7 @@ class Sole:
     inputs: tuple[int, ...]
     payload: pa.Schema
     grouping: int
-    spec: EventFramesSpec | GatherSpec
+    spec: SoleSpec
     text: str
 
 

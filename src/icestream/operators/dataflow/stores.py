@@ -132,7 +132,7 @@ class ShardStores(Stores):
         )
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
-        return GroupView(self._stores[grouping], first)
+        return GroupView(self._stores[grouping], first, count)
 
     def begin(self, grouping: int, watermark: Micros) -> None:
         if grouping in self._stores:

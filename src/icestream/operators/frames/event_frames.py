@@ -95,6 +95,10 @@ class EventFramesSpec:
         return FrameOperator.lifetimes
 
     @property
+    def lends_buffers(self) -> bool:
+        return True
+
+    @property
     def least_quota(self) -> int:
         """Return the bytes that a shard needs: twice its buffers."""
         return 2 * buffered_chunks(len(self.frames)) * BLOCK_BYTES

@@ -55,7 +55,6 @@ from icestream.operators.logged_operator import LoggedOperator, once, records_of
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.plan.windows.grid import WindowSequence
 from icestream.state.identities import IdRange
-from icestream.state.keys import KeyCodec
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE
 
@@ -127,7 +126,7 @@ class WindowOperator(LoggedOperator):
         arena = self._shard.arena
         layout = self._spec.layouts[number].widened(self._layout.bounds)
         scope = "" if number == 0 else f"{number}-"
-        groups = ResidentGroups(layout, KeyCodec(self._spec.keys), arena, scope)
+        groups = ResidentGroups(layout, self._spec.codec, arena, scope)
         budget = self._shard.account.budget
         positions = self._header.setdefault("positions", {})
         tiles = None
@@ -395,6 +394,7 @@ class WindowOperator(LoggedOperator):
             "consolidated": sum(each["consolidated"] for each in families),
             "panes_read": sum(each["panes_read"] for each in families),
             "slices": len(self._directory),
+            "image_bytes_read": self._families[0].partitions.bytes_read,
             **self._slices.statistics,
         }
 

@@ -47,7 +47,7 @@ from icestream.operators.grid.emission import Emission
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
 from icestream.operators.grid.slice_log import SliceCursor, SliceLog
-from icestream.operators.grid.slices import SliceDirectory, Slices, in_order
+from icestream.operators.grid.slices import SliceDirectory, Slices, distinct_panes, in_order
 from icestream.operators.grid.strides import Stride, starts_of
 from icestream.operators.grid.two_stacks import TwoStacks
 from icestream.operators.protocol import Emitted
@@ -275,7 +275,7 @@ class Rolling:
             at["quiet"] = 0
         yield from stride.finish()
         self.consolidated += stride.added
-        self.panes_read += sum(len(np.unique(slices["pane"])) for slices in (entering, going))
+        self.panes_read += len(distinct_panes(entering)) + len(distinct_panes(going))
         self.panes_read += 0 if two_stacks is None else two_stacks.panes
 
     def spans(self, watermark: Micros) -> list[tuple[int, int]]:

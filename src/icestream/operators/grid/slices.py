@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints
+from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
 
@@ -33,6 +34,12 @@ Slices = npt.NDArray[np.void]
 def in_order(slices: Slices) -> Slices:
     """Return pane slices sorted by pane and, within a pane, by arrival."""
     return slices[np.argsort(slices["pane"], kind="stable")]
+
+
+def distinct_panes(slices: Slices) -> Ints:
+    """Return the panes of slices that are in order, each once."""
+    panes = np.ascontiguousarray(slices["pane"])
+    return panes[slice_bounds(panes)[:-1]] if len(panes) else panes
 
 
 class SliceDirectory:
@@ -66,7 +73,7 @@ class SliceDirectory:
     @property
     def panes(self) -> Ints:
         if self._panes is None:
-            self._panes = np.unique(self.all["pane"])
+            self._panes = distinct_panes(self.all)
         return self._panes
 
     def first_from(self, pane: int) -> int | None:

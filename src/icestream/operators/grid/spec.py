@@ -22,6 +22,7 @@ from icestream.operators.folding.fields import Layout, SlidingLayout
 from icestream.operators.grid.composed_windows import FROM_PANES, PaneTiling, Tiled
 from icestream.operators.grid.emission import WindowView
 from icestream.plan.windows.grid import Cumulative, Grid, Windows, WindowSequence
+from icestream.state.keys import KeyCodec
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,13 @@ class WindowSpec:
     #: windows composed of others, and windows added only as tiles
     tiled: tuple[Tiled, ...] = ()
 
-    @property
+    @cached_property
     def types(self) -> dict[str, pa.DataType]:
         return {field.name: field.type for field in self.inputs}
+
+    @cached_property
+    def codec(self) -> KeyCodec:
+        return KeyCodec(self.keys)
 
     @cached_property
     def layout(self) -> Layout:

@@ -92,6 +92,8 @@ class TwoStacks:
         The next window begins at `start`, and panes before `added` have entered.
         """
         partition = self._partition
+        if not len(late) and not partition.stale:
+            return
         if partition.stale or (late["pane"] < partition.flipped).any():
             self._flip(start, added)
         elif ((late["pane"] >= partition.turned) & (late["pane"] < partition.turning)).any():

@@ -54,6 +54,7 @@ from icestream.plan.nodes.events import (
     Left,
     Mapped,
     Node,
+    Paned,
     United,
     before,
     only_grows,
@@ -185,7 +186,7 @@ def stay_forever(node: Node) -> bool:
 
 def _holds(node: Node) -> str:
     """Return when the rows of a node hold."""
-    if node.stays or isinstance(node, Framed | Final):
+    if node.stays or isinstance(node, Framed | Final | Paned):
         return _STAYS
     found = [_holds(each) for each in before(node)]
     match node:
@@ -258,8 +259,8 @@ def _first_windows(
     match node:
         case FromSource():
             yield windows
-        case Mapped(change=WindowCopies() as copies):
-            yield from _first_windows(node.before, copies.windows)
+        case Mapped(change=WindowCopies(windows=windows)) | Paned(windows=windows):
+            yield from _first_windows(node.before, windows)
         case Applied(operator=SessionCopies() as copies):
             yield from _first_windows(node.inputs[0], copies.windows)
         case Mapped(change=Filtering() | Projecting() | GroupingCopies()) | Entered() | Left():

@@ -1,4 +1,4 @@
-"""Which aggregates and joins by match may wait until their results are final.
+"""Which aggregates, windows and joins by match may wait until their results are final.
 
 Idea: in append mode a result becomes a row once nothing can revise it. If only maps of columns lie
 between an aggregate and the rows, the aggregate itself may wait; any other consumer, an operator or
@@ -9,11 +9,15 @@ Invariant: an aggregate waits exactly if it is used only for rows in append mode
 
 A join by match has two plans: for views that show revisions, changes of pairs and of events without
 a partner; for all others, one operator that emits events without a partner once that is certain.
+
+Windows on a grid have two plans as well: aggregates over copies of events, for tables that show
+open windows; panes wherever rows are read when they are final.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.join import StreamJoin
@@ -26,7 +30,9 @@ from icestream.plan.nodes.events import (
     Mapped,
     Matched,
     Node,
+    Paned,
     United,
+    WindowRows,
     before,
     rebuilt,
 )
@@ -45,28 +51,34 @@ def emitted_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
         if isinstance(node, Applied) and isinstance(node.operator, LifetimeAggregate):
             found[id(node)] = node
         passes_on = final and isinstance(node, Mapped | Left | United)
-        waits = passes_on or isinstance(node, Framed | Final)
+        waits = passes_on or isinstance(node, Framed | Final | Paned)
         waiting += [(each, waits) for each in before(node)]
     return [node for node in found.values() if (id(node), False) not in seen]
 
 
-def matched_once(outputs: tuple[tuple[Node, str], ...]) -> tuple[tuple[Node, str], ...]:
-    """Return views whose joins by match never retract a row, if all are in append mode."""
-    if any(mode != "append" for _, mode in outputs):
-        return outputs
-    known: dict[int, Node] = {}
+def with_final_plans(outputs: tuple[tuple[Node, str], ...]) -> tuple[tuple[Node, str], ...]:
+    """Return views in which windows and joins by match that are read when final make no others.
 
-    def made(node: Node) -> Node:
-        if id(node) not in known:
-            known[id(node)] = once(node)
-        return known[id(node)]
+    Joins by match retract no row if all views are in append mode; windows are panes.
+    """
+    appends = all(mode == "append" for _, mode in outputs)
+    known: dict[tuple[int, bool], Node] = {}
 
-    def once(node: Node) -> Node:
-        if isinstance(node, Matched):
+    def made(node: Node, *, final: bool = False) -> Node:
+        final = final and isinstance(node, Mapped | United | WindowRows)
+        if (id(node), final) not in known:
+            known[id(node), final] = chosen(node, final=final)
+        return known[id(node), final]
+
+    def chosen(node: Node, *, final: bool) -> Node:
+        if isinstance(node, WindowRows) and (final or appends):
+            return made(node.panes)
+        if isinstance(node, Matched) and appends:
             joined = rebuilt(node.once, made)
             if all(is_final(each, ()) for each in before(joined)):
                 return joined
-        return rebuilt(node, made)
+        passes = isinstance(node, Final) or (final and isinstance(node, Mapped | United))
+        return rebuilt(node, partial(made, final=passes))
 
     return tuple((made(node), mode) for node, mode in outputs)
 

@@ -71,7 +71,8 @@ from icestream.plan.events.current_rows import (
 )
 from icestream.plan.events.dataflow import Dataflow, Output, in_order
 from icestream.plan.events.features import feature_columns
-from icestream.plan.events.final_answers import emitted_once, is_final, matched_once
+from icestream.plan.events.final_answers import emitted_once, is_final, with_final_plans
+from icestream.plan.events.pane_windows import PaneWindows
 from icestream.plan.events.partitioning import key_columns
 from icestream.plan.joins.multi_join import join_text
 from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
@@ -86,6 +87,7 @@ from icestream.plan.nodes.events import (
     Left,
     Mapped,
     Node,
+    Paned,
     Scope,
     United,
     only_grows,
@@ -109,7 +111,7 @@ def compiled(
     `numbers` maps the tags of sources to their numbers.
     """
     outputs = tuple((as_table(node) if mode == "now" else node, mode) for node, mode in outputs)
-    outputs = matched_once(outputs)
+    outputs = with_final_plans(outputs)
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
     forgets = all(mode == "now" and forgets_past(node) for node, mode in outputs)
@@ -289,6 +291,8 @@ class _Building(DataflowBuilding):
                 return (self._joined(node),)
             case Framed():
                 return (self._framed(node),)
+            case Paned():
+                return (self._paned(node),)
             case Final():
                 places = self._ungrouped(node.before)
                 return tuple(self._final(each, node.before) for each in places)
@@ -396,6 +400,19 @@ class _Building(DataflowBuilding):
             spec = EventFramesSpec(every, columns, tuple(range(first, len(self.edges))))
             step = Sole(tuple(received), spec.result, 0, spec, shown)
         return EventPlace(step.payload, component, self._add(component, step))
+
+    def _paned(self, node: Paned) -> EventPlace:
+        """Create the component of windows on a grid."""
+        component, first = self._new_component(), len(self.edges)
+        spec = PaneWindows.of(node)
+        received = []
+        for place in self._ungrouped(node.before):
+            chosen = (self._identified if spec.needs_order else self._final)(place, node.before)
+            sent = self._received(chosen, component, node.keys, spec.received, by_arrival=True)
+            received.append(sent)
+        spec = replace(spec, edges=tuple(range(first, len(self.edges))))
+        step = Sole(tuple(received), node.payload, 0, spec, spec.text)
+        return EventPlace(node.payload, component, self._add(component, step))
 
     def _identified(self, place: EventPlace, node: Node) -> EventPlace:
         """Return the final events of a place with their identities."""

@@ -157,12 +157,18 @@ def refused_in_dataflow(before: Flow, after: Flow) -> Iterator[str]:
 def _refused_state(before: ComponentSchema, after: ComponentSchema) -> Iterator[str]:
     if _without_calls(before) == _without_calls(after):
         return
-    texts = (
-        ", ".join(step for grouping in each.groupings for step in dict.fromkeys(grouping.steps))
-        or (each.join.text if each.join else "nothing")
-        for each in (before, after)
-    )
-    yield f"other rows would be stored: of {' instead of '.join(reversed(list(texts)))}"
+    yield f"other rows would be stored: of {_stored(after)} instead of {_stored(before)}"
+
+
+def _stored(component: ComponentSchema) -> str:
+    """Return what a component stores rows of."""
+    if component.windows is not None:
+        (view,) = component.windows.plan.views
+        return f"windows {view.windows.describe()}"
+    if component.join is not None:
+        return component.join.text
+    steps = (step for grouping in component.groupings for step in dict.fromkeys(grouping.steps))
+    return ", ".join(steps) or "nothing"
 
 
 def _without_calls(component: ComponentSchema) -> ComponentSchema:

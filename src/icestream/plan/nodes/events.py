@@ -16,6 +16,8 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +101,25 @@ class Left(Derived):
 
 
 @dataclass(frozen=True, eq=False)
+class Paned(Derived):
+    """Rows of windows by their own operators over final events, at the last instant of each."""
+
+    windows: Windows | Cumulative | Session = field(kw_only=True)
+    #: columns that identify groups, with the names of those that rows show
+    keys: tuple[str, ...] = field(kw_only=True)
+    shown: tuple[str, ...] = field(kw_only=True)
+    aggregates: tuple[Aggregate, ...] = field(kw_only=True)
+    time: pa.DataType = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowRows(Left):
+    """Rows of windows by copies of events; `panes` are the same where only final ones are read."""
+
+    panes: Node = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
 class Final(Derived):
     """Rows of windows as others read them: each once, when it is final, at its last instant."""
 
@@ -150,7 +171,7 @@ def upstream(node: Node) -> Iterator[Node]:
 
 def only_grows(node: Node) -> bool:
     """Return whether no event of a node is ever retracted, whichever nodes lie before it now."""
-    if isinstance(node, Final | Framed):
+    if isinstance(node, Final | Framed | Paned):
         return True
     return node.grows and all(map(only_grows, before(node)))
 

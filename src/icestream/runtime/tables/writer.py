@@ -39,6 +39,8 @@ from icestream.state.versions.table_files import TableFile, table_file_name
 
 #: bytes of rows that wait to be encoded
 GROUP_BYTES = 16 << 20
+#: bytes of encoded pages that are written at once
+_WRITTEN_AT_ONCE = 1 << 18
 #: files that a task has open at the same time
 MOST_OPEN = 64
 #: rows of a file that are looked at to choose its encodings
@@ -155,7 +157,7 @@ class TableWriter:
     def _encode(self) -> None:
         for values, file in [*self._open.items()]:
             file.encode()
-            if file.sink.place >= self._layout.target:
+            if file.encoded >= self._layout.target:
                 self._close(values)
         self._waiting = 0
 
@@ -214,8 +216,14 @@ class _OpenTableFile:
         self._path = path
         self._values = values
         self._footer: list[pq.FileMetaData] = []
-        self.sink = NewTableFile(layout.files.create(f"{layout.folder}/{path}"))
+        self._sink = NewTableFile(layout.files.create(f"{layout.folder}/{path}"))
+        self._pages = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITTEN_AT_ONCE)
         self._writer: pq.ParquetWriter | None = None
+
+    @property
+    def encoded(self) -> int:
+        """Return the bytes of the file so far."""
+        return int(self._pages.tell())
 
     def encode(self) -> None:
         if self.waiting:
@@ -228,7 +236,7 @@ class _OpenTableFile:
         """Return the writer, whose encodings suit the rows that come first."""
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self.sink,
+                self._pages,
                 self._layout.stored,
                 compression=self._layout.codec,
                 use_dictionary=repeating(rows.slice(0, _SAMPLED)),
@@ -245,7 +253,7 @@ class _OpenTableFile:
         if self._layout.metadata:
             writer.add_key_value_metadata(dict(self._layout.metadata))
         writer.close()
-        self.sink.close()
+        self._pages.close()
         footer = self._footer[0]
         layout = self._layout
         statistics = statistics_of(footer, layout.stored) if layout.statistics else {}
@@ -254,16 +262,17 @@ class _OpenTableFile:
             layout.folder,
             self._path,
             footer.num_rows,
-            self.sink.place,
+            self._sink.place,
             self._values,
             statistics,
             int(time.time() * 1000),
         )
 
     def discard(self) -> None:
-        self.sink.discard()
+        self._sink.discard()
         if self._writer is not None:
             self._writer.close()
+        self._pages.close()
 
 
 def repeating(rows: pa.Table) -> list[str]:

@@ -42,10 +42,11 @@ MOST_SPARE = 16
 ROOMY = 64 << 20
 #: or, on many cores, up to this many per core in each component
 SPARE_PER_CORE = 4
-#: weight of the last version in the expected load of a shard
+#: least weight of the last version in the expected load of a shard: one that took longer than those
+#: before says more about the next
 _SMOOTHING = 0.5
 #: seconds of all shards together below which rebalancing does not pay
-_WORTH = 0.2
+_WORTH = 0.05
 #: most shards that change tasks between two versions
 _MOVES = 4
 
@@ -139,8 +140,10 @@ def placement_report(
         took[report.shard % shards] += report.statistics["seconds"]
     loads = took
     if before is not None:
-        pairs = zip(before["loads"], took, strict=True)
-        loads = [old + _SMOOTHING * (new - old) for old, new in pairs]
+        pairs = list(zip(before["loads"], took, strict=True))
+        both = sum(before["loads"]) + sum(took)
+        weight = max(_SMOOTHING, sum(took) / both) if both else _SMOOTHING
+        loads = [old + weight * (new - old) for old, new in pairs]
     moved = 0 if before is None else sum(map(int.__ne__, before["tasks"], placement))
     return {
         "parallelism": sizing.tasks,

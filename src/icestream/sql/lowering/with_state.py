@@ -24,13 +24,16 @@ from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
+from icestream.api.window_rows import rows_of_panes
 from icestream.core.times import Micros
-from icestream.operators.dataflow.steps import Padding
+from icestream.operators.dataflow.steps import Padding, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
-from icestream.operators.lifetimes.window_copies import WindowEnds
+from icestream.operators.lifetimes.window_copies import WINDOW, WindowEnds
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.current_rows import stay_forever
 from icestream.plan.events.features import ORDER_FUNCTIONS, UP_TO_ROW, UP_TO_TIME, FeatureCall
+from icestream.plan.events.pane_windows import either
+from icestream.plan.nodes.events import Mapped
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.sql.lowering.in_spark import INSTANT, Staged
@@ -160,7 +163,45 @@ def aggregated(
         return reduce(Events.join, parts)
 
     made = rows.events.groupApply(list(keys), apply)
+    found = _panes(made, rows.events, keys, calls, own)
+    if found is not None:
+        made = replace(made, _node=either(made._node, found._node))
     return made.select(*keys, *calls)
+
+
+def _panes(
+    made: Events,
+    copied: Events,
+    keys: Sequence[str],
+    calls: Mapping[str, AggregateCall],
+    own: Mapping[str, UserAggregate],
+) -> Events | None:
+    """Return aggregates of copies in windows from panes of the events; None if that cannot be."""
+    match copied._node:
+        case Mapped(change=Projecting(), before=Mapped(change=WindowEnds() as copies, before=node)):
+            events = replace(copied, _node=node)
+        case _:
+            return None
+    edges = dict(copies.edges)
+    asked = {edges[key] for key in keys if key in edges}
+    one_each = "end" in asked or (asked and isinstance(copies.windows, Windows))
+    if not one_each or any(map(_is_of_some, calls.values())):
+        return None
+    by = [key for key in keys if key not in edges]
+    hidden = [name for name in made.columns if name not in (*keys, *calls)]
+    wanted = [aggregate_of(call, own, call.arguments).alias(n) for n, call in calls.items()]
+    wanted += [aggregate_functions.count().alias(name) for name in hidden]
+    rows = rows_of_panes(events, copies.windows, copies.time, by, wanted)
+    shown = [f"{WINDOW}.{edges[n]} AS {n}" if n in edges else n for n in made.columns]
+    # copies are at the ends of their windows
+    rows = rows.select(*shown).shift(1)
+    same = rows._node.payload.types == made._node.payload.types
+    return rows._loosened(made._node.payload) if same else None
+
+
+def _is_of_some(call: AggregateCall) -> bool:
+    """Return whether a call counts the values of some rows, for which windows have no aggregate."""
+    return call.function == "count_distinct" and len(call.arguments) > 1
 
 
 def _extreme(group: Events, name: str, call: AggregateCall) -> Events:

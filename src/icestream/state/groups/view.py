@@ -4,7 +4,8 @@ Idea: the operators of a grouped sub-query share one store, so that a group is l
 a whole. Each sees its own synopses, numbered from 0, and has timers of its own.
 
 Invariants:
-1. Operators do not see each other's rows and timers (`test_views_are_apart`).
+1. Operators do not see each other's rows and timers (`test_views_are_apart`), and the rows of
+   others do not make their portions smaller (`test_portions_count_the_rows_of_their_operator`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from icestream.state.groups.store import GroupStore
 class GroupView(Groups):
     """A store as one operator sees it: its own synopses, numbered from 0."""
 
-    def __init__(self, store: GroupStore, first: int) -> None:
-        """Show the synopses from `first` on."""
+    def __init__(self, store: GroupStore, first: int, count: int) -> None:
+        """Show `count` synopses from `first` on."""
         self._store = store
         self._first = first
+        self._own = range(count)
 
     def watermark(self) -> Micros:
         return self._store.watermark()
@@ -42,7 +44,7 @@ class GroupView(Groups):
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Cut distinct slots into parts whose rows fit into memory at once."""
-        return self._store.portions(slots, [self._first + each for each in synopses])
+        return self._store.portions(slots, [self._first + each for each in synopses or self._own])
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         return self._store.read(self._first + synopsis, slots)

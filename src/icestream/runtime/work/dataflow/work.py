@@ -225,7 +225,7 @@ class DataflowWork(Work):
         )
         work = ComponentShard(self._plan, component, context.version, now, orders)
         sends, parcels = self._sends(context, context.executor.parcel_files), tuple(paths)
-        buffers = self._buffers(context, shares) if specs[component].sole is not None else 0
+        buffers = self._buffers(context, shares) if specs[component].lends_buffers else 0
         return [
             context.task(
                 work=work,
@@ -270,7 +270,7 @@ class DataflowWork(Work):
             share
             for component, spec in enumerate(self._plan.specs)
             for share in shares[component * shards : (component + 1) * shards]
-            if spec.sole is not None
+            if spec.lends_buffers
         ]
         return buffers_in_turns(lenders, len(set(context.placement)))
 

@@ -1,0 +1,173 @@
+"""Windows on a grid, and sessions, as a step of a dataflow.
+
+Idea: the windows are a plan with one view, lowered like any other; the step gives its operator the
+changes that arrive, and makes changes of its rows. Events that live later than they are meant to,
+because a join had to wait for partners, are in windows that are later by as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import pyarrow as pa
+
+from icestream.core.times import Micros
+from icestream.core.units import format_interval
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.dataflow.pane_step import EntryReading, PaneStep, TupleReading
+from icestream.operators.frames.event_frames import EVENT_FIELDS
+from icestream.operators.grid.operator import PANES
+from icestream.operators.grid.slice_log import SLICE_BYTES
+from icestream.operators.lifetimes.window_copies import WINDOW
+from icestream.operators.object_aggregates.functions import result_type
+from icestream.operators.protocol import Shard
+from icestream.plan import lower
+from icestream.plan.nodes.events import Left, Node, Paned, WindowRows
+from icestream.plan.nodes.queries import Plan, View
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
+
+
+@dataclass(frozen=True)
+class PaneWindows:
+    """The windows of a component."""
+
+    #: the windows, of the times at which events live
+    plan: Plan
+    #: columns of the changes that identify groups
+    keys: tuple[str, ...]
+    result: pa.Schema
+    #: how much later than meant events live
+    delay: Micros = 0
+    #: the edges on which events arrive
+    edges: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, node: Paned) -> PaneWindows:
+        """Return the windows of a node."""
+        payload, keys = node.before.payload, node.keys
+        names = (*node.shown, *keys[len(node.shown) :])
+        fields = [payload.field(key).with_name(name) for key, name in zip(keys, names, strict=True)]
+        read = dict.fromkeys(column for each in node.aggregates for column in each.columns)
+        places, shown = tuple(range(len(keys))), tuple(range(len(node.shown)))
+        plan = Plan(
+            sources=(),
+            keys=pa.schema(fields),
+            inputs=pa.schema([payload.field(name) for name in read]),
+            expressions=tuple(read),
+            views=(View(_later(node.windows, node.delay), node.aggregates, (places,), shown),),
+            time=node.time,
+            store=PANES,
+        )
+        lower.check(plan)
+        return cls(plan, keys, node.payload, node.delay)
+
+    @cached_property
+    def needs_order(self) -> bool:
+        """Return whether words depend on the order of events of equal time."""
+        return self._is_folded and lower.window_spec(self.plan).layout.needs_order
+
+    @property
+    def received(self) -> pa.Schema:
+        """Return the columns that arrive."""
+        keys = [each.with_name(name) for each, name in zip(self.plan.keys, self.keys, strict=True)]
+        return pa.schema([*(EVENT_FIELDS if self.needs_order else ()), *keys, *self.plan.inputs])
+
+    @property
+    def text(self) -> str:
+        """Return the windows and aggregates, for readers and for checkpoints."""
+        (view,) = self.plan.views
+        kind, *lengths = view.windows.describe().values()
+        later = f", delayed by {format_interval(self.delay)}" if self.delay else ""
+        shown = ", ".join(f"{each.text} as {each.alias}" for each in view.aggregates)
+        return f"panes of {kind} {', '.join(lengths)}{later}: {shown}"
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        return _lowered(self.plan).lifetimes
+
+    @property
+    def least_quota(self) -> int:
+        return 16 * SLICE_BYTES
+
+    @property
+    def lends_buffers(self) -> bool:
+        return False
+
+    @property
+    def _is_folded(self) -> bool:
+        return lower.on_panes(self.plan) is not None
+
+    def opened(self, shard: Shard) -> PaneStep:
+        """Return the step on the state of a shard."""
+        plan = self.plan
+        reading: EntryReading | TupleReading
+        if self._is_folded:
+            spec = lower.window_spec(plan)
+            reading = EntryReading(spec.layout, spec.grid, plan.group_keys, self.keys)
+        else:
+            reading = TupleReading(lower.tuple_keys(plan), self.keys)
+        windows = plan.views[0].windows
+        assert not isinstance(windows, Frame)
+        return PaneStep(
+            _lowered(plan).operator(shard),
+            shard,
+            reading,
+            self.edges,
+            windows,
+            self.result,
+            self.delay,
+        )
+
+
+@lru_cache(maxsize=8)
+def _lowered(plan: Plan) -> lower.Lowered:
+    return lower.lowered(plan)
+
+
+def paned(
+    events: Node,
+    windows: Windows | Cumulative | Session,
+    time: pa.DataType,
+    keys: Sequence[str],
+    shown: Sequence[str],
+    aggregates: Sequence[Aggregate],
+) -> Paned:
+    """Return the rows of windows over final events: the window, keys that are shown, answers."""
+    payload, types = events.payload, {each.name: each.type for each in events.payload}
+    answers = [pa.field(each.alias, result_type(each, types)) for each in aggregates]
+    shows = [payload.field(key) for key in keys[: len(shown)]]
+    return Paned(
+        pa.schema([windows.heading(time).with_name(WINDOW), *shows, *answers]),
+        None,
+        True,
+        events.reach + (windows.gap or 0 if isinstance(windows, Session) else windows.range),
+        events.delay,
+        before=events,
+        windows=windows,
+        keys=tuple(keys),
+        shown=tuple(shown),
+        aggregates=tuple(aggregates),
+        time=time,
+    )
+
+
+def either(copied: Node, panes: Node) -> WindowRows:
+    """Return rows of windows that copies of events give, and panes where they are final."""
+    assert isinstance(copied, Left)
+    assert copied.payload.types == panes.payload.types
+    if isinstance(panes, Paned):
+        panes = replace(panes, payload=copied.payload)
+    whole = copied.payload, copied.scope, copied.grows, copied.reach, copied.delay
+    return WindowRows(*whole, before=copied.before, panes=panes)
+
+
+def _later(windows: Windows | Cumulative | Session, by: Micros) -> Windows | Cumulative | Session:
+    """Return windows of events that live later."""
+    if isinstance(windows, Session):
+        return windows
+    whole = windows.slide if isinstance(windows, Windows) else windows.size
+    return replace(windows, offset=(windows.offset + by) % whole) if by else windows
