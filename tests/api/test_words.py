@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -105,6 +106,40 @@ def test_what_spark_refuses_in_a_statement_has_no_stack(
         ice.sql(text, s=stream)
     assert "SQLSTATE" not in str(found.value)
     assert "Py4J" not in capfd.readouterr().err
+
+
+def test_columns_that_spark_cannot_read_are_named(spark: SparkSession) -> None:
+    for wrong in ("at timestamp, shop strng", "at timestamp shop"):
+        with pytest.raises(DefinitionError, match=f"cannot read '{wrong}' as columns"):
+            ice.files(spark, "none", schema=wrong)
+
+
+@pytest.mark.parametrize("name", ["a.b", "q`t", "a b", "event time"])
+def test_the_time_may_have_any_name(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    times = pa.array([0, 1_000_000, 2_000_000]).cast(pa.timestamp("us", "UTC"))
+    feed = Feed(spark, f"{tmp_path}/in", pa.table({name: times, "k": ["a", "b", "a"]}))
+    stream = ice.stream(feed.stream(), name)
+    for made, columns in (
+        (stream.window("1 hour").groupBy("k").count(), ["window", "k", "count"]),
+        (stream.session("1 hour").groupBy("k").count(), ["session_window", "k", "count"]),
+        (stream.over(ice.count().alias("n"), partitionBy="k"), [name, "k", "n"]),
+        (stream.events().dropDuplicates("k"), [name, "k"]),
+        (stream.latestBy("k"), [name, "k"]),
+        (ice.sql("SELECT k, count(*) AS n FROM s GROUP BY k", s=stream), ["k", "n"]),
+    ):
+        assert made.columns == columns
+
+
+def _start(events: ice.Events, mode: str, folder: Path) -> None:
+    writer = events.writeStream.outputMode(mode).option("path", f"{folder}/out")
+    writer.option("checkpointLocation", f"{folder}/chk").start()
+
+
+def test_columns_named_as_those_of_rows_are_refused(stream: ice.Stream, tmp_path: Path) -> None:
+    for name, mode in (("lifetime", "append"), ("Lifetime", "update"), ("change", "now")):
+        events = stream.events().forever().withColumnRenamed("x", name)
+        with pytest.raises(DefinitionError, match=f"rename {name.lower()}, for example with"):
+            _start(events.groupBy(name).count(), mode, tmp_path)
 
 
 def test_groups_are_those_of_pyspark(stream: ice.Stream) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from icestream.api.words import reason_of, reasons_alone
 from icestream.core.errors import DefinitionError
 from icestream.runtime.ingest.arrow import rows_of_paths
 from icestream.runtime.spark.arrow_types import to_arrow_schema
@@ -42,10 +44,22 @@ def files(
     if format not in FORMATS:
         msg = f"ice.files reads {', '.join(FORMATS)}; got {format!r}"
         raise DefinitionError(msg)
-    columns = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    columns = _columns(schema) if isinstance(schema, str) else schema
     if format != "arrow":
         return spark.readStream.format(format).schema(columns).options(**options).load(path)
     # select only the path before the query starts, so that Spark does not read the content
     binary = spark.readStream.format("binaryFile").schema(_BINARY).options(**options).load(path)
     paths = binary.select("path")
     return paths.mapInArrow(rows_of_paths(to_arrow_schema(columns)), columns)
+
+
+def _columns(schema: str) -> StructType:
+    try:
+        with reasons_alone():
+            return cast("StructType", StructType.fromDDL(schema))
+    except PySparkException as error:
+        msg = (
+            f"cannot read {schema!r} as columns with their types: {reason_of(error)} Write for "
+            "example 'at timestamp, shop string'"
+        )
+        raise DefinitionError(msg) from None

@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from icestream.api.functions import AggregateExpression
-from icestream.api.words import quoted, resolving
+from icestream.api.words import named_column, quoted, resolving
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -54,9 +54,14 @@ class StreamInput:
         return _arrow_schema(self.frame.columns, self.frame.schema.fields)
 
     @property
+    def event_time(self) -> Column:
+        """Return the time column."""
+        return named_column(self.frame, self.time)
+
+    @property
     def time_type(self) -> pa.DataType:
         """Return the type of the time column."""
-        kind = self.frame.select(sf.col(self.time)).schema[0].dataType
+        kind = self.frame.select(self.event_time).schema[0].dataType
         return _arrow_type(kind, self.time)
 
 
@@ -199,7 +204,7 @@ def read_parts(
     """Return the events of all parts of a shared plan: time, source, columns, others beside."""
     frames = []
     for number, part in enumerate(parts):
-        heading = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
+        heading = [part.event_time.alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
         more = [column for each in beside for column in each[number]]
         with resolving(part.frame.columns):
             frames.append(part.frame.select(*heading, *columns(part, number), *more))
@@ -258,7 +263,7 @@ def _own_ends(parts: Sequence[StreamInput], gap: Column) -> Column:
             "sf.make_dt_interval(secs=...)"
         )
         raise DefinitionError(msg)
-    return sf.col(parts[0].time) + gap
+    return parts[0].event_time + gap
 
 
 def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:

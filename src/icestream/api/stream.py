@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast, overload
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from icestream.api.events import Events, events_of
@@ -23,7 +22,7 @@ from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult
 from icestream.api.updates import LatestBy, key_names, latest_by
-from icestream.api.words import column_names, resolving, spark_columns
+from icestream.api.words import column_names, named_column, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.nodes.updates import Latest
@@ -101,14 +100,14 @@ def stream(
 
 def _watermark_delay(df: DataFrame, time: str) -> int:
     """Return the delay of the watermark that a DataFrame has on a column; 0 without one."""
-    metadata = df.select(sf.col(time)).schema[0].metadata or {}
+    metadata = df.select(named_column(df, time)).schema[0].metadata or {}
     return 1000 * int(metadata.get("spark.watermarkDelayMs", 0))
 
 
 def _check_time(df: DataFrame, time: str) -> None:
     try:
         with resolving(df.columns):
-            kind = df.select(sf.col(time)).schema[0].dataType
+            kind = df.select(named_column(df, time)).schema[0].dataType
     except DefinitionError:
         asked = f"there is no column {time!r} for the event time" if time else "name the event time"
         msg = f"{asked}, ice.stream(df, time=...); the columns are {df.columns}"

@@ -191,6 +191,11 @@ def spark_columns(frame: DataFrame, cols: Sequence[Column | str]) -> list[Column
     ]
 
 
+def named_column(frame: DataFrame, name: str) -> Column:
+    """Return a column by its name, which may have dots and quotes, or a field of a struct."""
+    return sf.col(quoted(name) if name in frame.columns else name)
+
+
 def column_names(given: object, word: str) -> tuple[str, ...]:
     """Return the names of columns, given as names, columns of Spark, lists of these, or None."""
     if given is None or isinstance(given, str | Column):

@@ -29,6 +29,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
+from icestream.api.words import reason_of
 from icestream.core.errors import DefinitionError
 
 _INSTANT = timedelta(microseconds=1)
@@ -57,7 +58,7 @@ class FileStream:
             frame = ice.files(spark, str(self.folder), self.format, schema=schema, **options)
         except AnalysisException as error:
             msg = (
-                f"{self.folder} cannot be read as {self.format}: {str(error).splitlines()[0]} Set "
+                f"{self.folder} cannot be read as {self.format}: {reason_of(error)} Set "
                 "the format of the files with --format, and their columns with --schema"
             )
             raise DefinitionError(msg) from None
@@ -68,7 +69,7 @@ class FileStream:
         try:
             return spark.read.format(self.format).options(**options).load(str(self.folder))
         except AnalysisException as error:
-            msg = f"{self.folder} cannot be read as {self.format}: {str(error).splitlines()[0]}"
+            msg = f"{self.folder} cannot be read as {self.format}: {reason_of(error)}"
             raise DefinitionError(msg) from None
 
     def _found(self, spark: SparkSession, options: Mapping[str, str]) -> Any:

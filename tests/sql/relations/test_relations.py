@@ -156,6 +156,7 @@ REFUSED = {
     "SELECT k, v FROM a GROUP BY k": "'v' has many values in a group: add it to GROUP BY",
     "SELECT k FROM a WHERE v > (SELECT w FROM b)": "must have one column and one row",
     "SELECT k FROM a WHERE k IN (SELECT k, w FROM b)": "the query of IN must have one column",
+    "SELECT k FROM a WHERE (k, v) IN (SELECT k FROM b)": "the query of IN must have 2 columns",
     "SELECT k FROM a WHERE v > 1 OR k NOT IN (SELECT k FROM b)": "write EXISTS or NOT EXISTS",
     "SELECT k, k IN (SELECT k FROM b) AS m FROM a": "write EXISTS or NOT EXISTS",
     "SELECT k, (SELECT max(w) FROM b WHERE b.k < a.k) AS m FROM a": "by equality alone",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.errors import BudgetError
+from icestream.core.errors import BudgetError, DefinitionError
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import (
     DIFF,
@@ -62,7 +62,16 @@ class LifetimeRows:
             return self.payload
         change = [pa.field(CHANGE, pa.int32(), nullable=False)] * (self.mode in CHANGING)
         lifetime = [pa.field(LIFETIME, self._lifetime, nullable=False)] * (self.mode != "now")
-        return pa.schema([*lifetime, *change, *self.payload])
+        head = [*lifetime, *change]
+        taken = {each.name for each in head} & {name.lower() for name in self.payload.names}
+        if taken:
+            msg = (
+                f"rows of events in output mode {self.mode!r} begin with columns that are called "
+                f"{', '.join(each.name for each in head)}: rename {', '.join(sorted(taken))}, for "
+                "example with withColumnRenamed"
+            )
+            raise DefinitionError(msg)
+        return pa.schema([*head, *self.payload])
 
     @property
     def _is_bare(self) -> bool:

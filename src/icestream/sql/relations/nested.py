@@ -15,7 +15,7 @@ equality. IN has no value of its own, because it may be unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -77,39 +77,41 @@ class NestedReader(ExpressionReader):
     # -- conditions of their own -----------------------------------------------------------
 
     def _membership(self, query: NamedRelation, node: exp.In, *, negated: bool) -> NamedRelation:
-        """Read IN and NOT IN over a query."""
+        """Read IN and NOT IN over a query, of a value or of several in parentheses."""
         inner, place = node.args["query"].unnest(), self._text.place_of(node)
-        value = self.row_expression(node.this, query.scope)
-        if self._is_plain(inner) and len(inner.expressions) == 1:
+        kind = "anti" if negated else "semi"
+        written = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this]
+        values = [self.row_expression(each, query.scope) for each in written]
+        if self._is_plain(inner) and len(inner.expressions) == len(values):
             inside, across = self._rows_across(query, inner)
             if across:
-                item = self.row_expression(inner.expressions[0].unalias(), inside.scope)
-                match: exp.Expr = exp.EQ(this=value, expression=item)
-                if negated:
-                    match = exp.or_(match, *(_is_null(each) for each in (value, item)))
-                kind = "anti" if negated else "semi"
-                joined = Join(query.relation, inside.relation, kind, (*across, match), place)
+                chosen = (each.unalias() for each in inner.expressions)
+                items = [self.row_expression(each, inside.scope) for each in chosen]
+                matches = _matches(values, items, negated=negated)
+                joined = Join(query.relation, inside.relation, kind, (*across, *matches), place)
                 return NamedRelation(joined, query.scope)
-        inside = self._column(node)
-        ((_, column),) = inside.names
-        equal = exp.EQ(this=value, expression=reference(column))
-        if not negated:
-            joined = Join(query.relation, inside.relation, "semi", (equal,), place)
+        inside, columns = self._members(node, len(values))
+        if len(values) > 1 or not negated:
+            matches = _matches(values, columns, negated=negated)
+            joined = Join(query.relation, inside.relation, kind, tuple(matches), place)
             return NamedRelation(joined, query.scope)
-        joined = Join(query.relation, inside.relation, "anti", (equal,), place)
         # a NULL in the query leaves no row; a row with NULL stays only beside an empty query
-        nulls = self._column(node)
-        ((_, other),) = nulls.names
-        only_nulls = filtered(nulls.relation, [_is_null(reference(other))])
-        joined = Join(joined, only_nulls, "anti", (), place)
-        anything = self._column(node).relation
-        return NamedRelation(Join(joined, anything, "anti", (_is_null(value),), place), query.scope)
+        equal = _matches(values, columns, negated=False)
+        joined = Join(query.relation, inside.relation, "anti", tuple(equal), place)
+        nulls, others = self._members(node, 1)
+        joined = Join(joined, filtered(nulls.relation, map(_is_null, others)), "anti", (), place)
+        anything = self._members(node, 1)[0].relation
+        unknown = tuple(map(_is_null, values))
+        return NamedRelation(Join(joined, anything, "anti", unknown, place), query.scope)
 
-    def _column(self, node: exp.Expr) -> NamedRelation:
+    def _members(self, node: exp.Expr, count: int) -> tuple[NamedRelation, list[exp.Expr]]:
+        """Return the rows of the query of IN, read once more, and its columns."""
         inside = self.inside().query(node.args["query"])
-        if len(inside.names) != 1:
-            raise self._text.error(node, "the query of IN must have one column")
-        return inside
+        if len(inside.names) != count:
+            have = f"{count} columns" if count > 1 else "one column"
+            message = f"the query of IN must have {have}, as there are values before IN"
+            raise self._text.error(node, message)
+        return inside, [reference(column) for _, column in inside.names]
 
     def _existence(self, query: NamedRelation, node: exp.Exists, *, negated: bool) -> NamedRelation:
         """Read EXISTS and NOT EXISTS; conditions with outer columns become the join's."""
@@ -226,7 +228,7 @@ class NestedReader(ExpressionReader):
         inner = node.args["query"].unnest()
         if self._is_plain(inner):
             return self._outer_equalities(inner)
-        ((name, _),) = self._column(node).names
+        ((name, _),) = self._members(node, 1)[0].names
         column = exp.column(exp.to_identifier(name, quoted=True))
         return exp.select(column).from_(inner.copy().subquery("nested")), []
 
@@ -288,6 +290,17 @@ def _is_connected(node: exp.Expr, condition: exp.Expr) -> bool:
 def _is_about(node: exp.Expr, scope: ColumnScope) -> bool:
     """Return whether all columns of an expression are in a scope."""
     return all(is_known(each, scope) for each in own_nodes(node) if isinstance(each, exp.Column))
+
+
+def _matches(
+    values: Sequence[exp.Expr], items: Sequence[exp.Expr], *, negated: bool
+) -> list[exp.Expr]:
+    """Return when values equal items, or for NOT IN, when that is not false."""
+    found: list[exp.Expr] = []
+    for value, item in zip(values, items, strict=True):
+        equal = exp.EQ(this=value, expression=item)
+        found.append(exp.or_(equal, _is_null(value), _is_null(item)) if negated else equal)
+    return found
 
 
 def _is_null(node: exp.Expr) -> exp.Expr:
