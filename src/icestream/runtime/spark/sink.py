@@ -44,7 +44,7 @@ from icestream.runtime.ingest.scans import items
 from icestream.runtime.local import read_rows
 from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.parquet_sink import ParquetTable
-from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.append_table import AppendTable, PickingTable
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
@@ -186,7 +186,9 @@ def table_of(
     schema: StructType,
 ) -> AppendTable | None:
     """Return the table of a sink whose files tasks write; None if Spark must change the rows."""
-    table = sink.direct if isinstance(sink, FileSink | LakeSink) else None
+    table: PickingTable | None = None
+    if isinstance(sink, FileSink | LakeSink):
+        table = sink.direct
     if table is None or shape is as_they_are:
         return table
     places = _places(shape(no_rows(spark, schema))._jdf.queryExecution().analyzed())
@@ -350,7 +352,7 @@ class FileSink(Sink):
 class LakeSink(Sink):
     """A Delta or Iceberg table: exactly once, by the version in the table's own log."""
 
-    direct: AppendTable
+    direct: PickingTable
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Add rows that the user's expressions changed."""
@@ -529,7 +531,7 @@ def _check_format(spark: SparkSession, kind: str) -> None:
 
 def _lake_table(
     kind: str, schema: StructType, target: TableTarget, storage: Mapping[str, str]
-) -> AppendTable | None:
+) -> PickingTable | None:
     """Return a Delta or Iceberg table that tasks can write; None if Spark's own writer must."""
     options = target.options
     if "path" not in options or (kind == "iceberg" and not uses_catalog(options)):

@@ -40,10 +40,6 @@ class AppendTable(Protocol):
         """Return how its files are written."""
         ...
 
-    def picking(self, places: Sequence[tuple[int, ...]]) -> AppendTable:
-        """Return this table for rows from which its columns are picked."""
-        ...
-
     def latest(self) -> int:
         """Return the last version that was added, or -1."""
         ...
@@ -54,6 +50,14 @@ class AppendTable(Protocol):
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths inside the table that are part of it."""
+        ...
+
+
+class PickingTable(AppendTable, Protocol):
+    """A table of a sink, whose columns may be some of those of the rows."""
+
+    def picking(self, places: Sequence[tuple[int, ...]]) -> AppendTable:
+        """Return this table for rows from which its columns are picked."""
         ...
 
 
