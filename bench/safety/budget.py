@@ -141,7 +141,7 @@ CASES = {
 
 
 #: bytes of the least budget that update streams accept with batches of 250,000 events, and more
-LEAST_OF_UPDATES = 48 << 20
+LEAST_OF_UPDATES = 64 << 20
 
 
 def _kinds(budget: int, events: int, batches: int, limit: float) -> tuple[KindOfState, ...]:

@@ -136,6 +136,14 @@ QUERIES = {
         f"{_FRAME} AND CURRENT ROW) AS v FROM a) GROUP BY ALL",
         "append",
     ),
+    "windows behind a join that waits for partners": Query(
+        lambda a, b: ice.stream(matched("left").make(a, b)).window("6 seconds", "2 seconds")
+        .groupBy("k").agg(ice.count("other").alias("n"), ice.sum("item")),
+        "SELECT (s, s + 6000000), k, count(other), sum(item) FROM (SELECT a.k, a.item, b.item AS"
+        " other, a.t // 2000000 * 2000000 - n * 2000000 AS s FROM range(3) r(n), a LEFT JOIN b ON"
+        " a.k = b.k AND b.t - a.t BETWEEN -1000000 AND 2000000) GROUP BY s, k",
+        "append",
+    ),
     "aggregate behind columns over frames": Query(
         lambda a, _b: a.over(
             ice.sum("x").alias("v"), partitionBy="k", range=5 * SECOND - 1

@@ -212,8 +212,8 @@ def dying(moment: str, nth: int) -> Iterator[None]:
         create(self, commit)
         pass_by("after the commit", commit.version)
 
-    def handed_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
-        hand_out(sink, rows, delivery)
+    def handed_out(sink: Sink, rows: ResultRows, delivery: Delivery, table: Any) -> None:
+        hand_out(sink, rows, delivery, table)
         pass_by("after the sink", delivery.commit.version)
 
     with (
@@ -292,10 +292,10 @@ def test_crash_a_clean_up_comes_after_the_batch_that_missed_its_sink(
     world = World(spark, tmp_path, FOUR, 2, TIGHT)
     world.add()
 
-    def missed(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
+    def missed(sink: Sink, rows: ResultRows, delivery: Delivery, table: Any) -> None:
         if delivery.commit.version == 2:
             raise Dies
-        hand_out(sink, rows, delivery)
+        hand_out(sink, rows, delivery, table)
 
     with mock.patch.object(writer, "hand_out", missed), pytest.raises(Dies):
         world.run()

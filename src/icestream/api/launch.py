@@ -38,6 +38,7 @@ from icestream.runtime.spark.sink import (
     once,
     table_of,
 )
+from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import AGE, CurrentTable
 from icestream.runtime.version.end_mark import EndMark
 from icestream.runtime.version.history import QueryHistory
@@ -75,13 +76,17 @@ def launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     lead._flushes()
     late_sink = lead._late_sink()
     modes = [each._mode for each, _ in outputs]
-    found = [table_of(sink, each._shape) for each, sink in outputs]
-    found += [] if late_sink is None else [late_sink.direct]
-    tables = [each for each in found if each is not None]
+    found = [
+        # the sink of a table by key gets rows as they are
+        table_of(sink, as_they_are if mode in TABLES else each._shape, lead._spark, columns)
+        for (each, sink), mode, columns in zip(outputs, modes, built.rows, strict=True)
+    ]
+    late_table = None if late_sink is None else late_sink.direct
+    tables = [each for each in (*found, late_table) if each is not None]
     driver, plan, settings, files = paced._driver(built, checkpoint, modes, tables)
     try:
         driver.store.make_identity(lead._checkpoint_identity)
-        return _run(outputs, lead, paced, driver, plan, settings, files, late_sink)
+        return _run(outputs, found, lead, paced, driver, plan, settings, files, late_sink)
     except BaseException:
         driver.close()
         raise
@@ -89,6 +94,7 @@ def launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
 
 def _run(
     outputs: Sequence[tuple[StreamWriter, Sink]],
+    written_by_tasks: Sequence[AppendTable | None],
     lead: StreamWriter,
     paced: StreamWriter,
     driver: Driver[DataFrame],
@@ -142,7 +148,7 @@ def _run(
                     safe[number].deliver(tables[number](), delivery.commit.version - 1)
                     continue
                 rows = replace(rows, shape=as_they_are)
-            hand_out(safe[number], rows, delivery)
+            hand_out(safe[number], rows, delivery, written_by_tasks[number])
         if late_sink is not None:
             written = [each for each in delivery.commit.tables if each.view == LATE_VIEW]
             refused = ResultRows(
@@ -153,7 +159,7 @@ def _run(
                 tables=written,
                 storage=lead._table_files,
             )
-            hand_out(late_sink, refused, delivery)
+            hand_out(late_sink, refused, delivery, late_sink.direct)
         elif delivery.progress:
             warn_of_late_events(plan, delivery.progress, checkpoint)
         if delivery.progress:

@@ -8,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 
-def is_plain_text_reference(text: npt.NDArray[np.uint8], separator: int) -> bool:
+def find_values_reference(
+    text: npt.NDArray[np.uint8], separator: int, null: str, columns: int
+) -> list[list[str | None]] | None:
+    """Return the values of each line that is not empty; None if text is not plain."""
     between = re.escape(chr(separator))
     blank = " " if separator == ord("\t") else " \t"
     start, end = rf"(?![{blank}]|[+-]?0[xX])", rf"(?<![{blank}])"
@@ -18,4 +21,12 @@ def is_plain_text_reference(text: npt.NDArray[np.uint8], separator: int) -> bool
     line = rf"{value}(?:{between}{value})*"
     content = text.tobytes().decode("latin1")
     has_mark = "\xef\xbb\xbf" in content
-    return not has_mark and re.fullmatch(rf"{line}(?:\r?\n{line})*", content) is not None
+    if has_mark or re.fullmatch(rf"{line}(?:\r?\n{line})*", content) is None:
+        return None
+    found: list[list[str | None]] = []
+    for each in re.split("\r?\n", content):
+        values = re.findall(rf'(?:^|{between})("[^"]*"|[^{between}]*)', each) if each else []
+        plain = [one.removeprefix('"').removesuffix('"') for one in values]
+        if each:
+            found.append([None if one in ("", null) else one for one in plain])
+    return found if all(len(each) == columns for each in found) else None

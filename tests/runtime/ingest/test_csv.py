@@ -210,6 +210,13 @@ def test_only_the_first_piece_has_the_header(tmp_path: Path) -> None:
     assert found == list(range(100))
 
 
+def test_rows_of_which_no_column_is_needed_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n1,a\n\n2,b\n")
+    reader = reader_of(["x", "y"], header="true")
+    assert [each.num_rows for each in reader.batches(whole(path), pa.schema([]))] == [2]
+
+
 def test_times_without_a_zone_are_left_to_spark_unless_the_session_is_in_utc(
     tmp_path: Path,
 ) -> None:

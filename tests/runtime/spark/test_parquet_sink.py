@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from icestream.core.errors import StorageError
 from icestream.runtime.driver import Delivery
@@ -65,12 +67,13 @@ def rows_in(spark: SparkSession, path: str, frame: DataFrame) -> ResultRows:
 
 def give(sink: FileSink, rows: ResultRows, version: int) -> None:
     """Hand rows to a sink as a query does."""
-    hand_out(sink, rows, Delivery(Commit(version + 1, None), (), (), again=False))
+    table = table_of(sink, rows.shape, rows.spark, rows.schema)
+    hand_out(sink, rows, Delivery(Commit(version + 1, None), (), (), again=False), table)
 
 
 def writes(sink: FileSink, rows: ResultRows) -> bool:
     """Return whether rows are written without Spark."""
-    return table_of(sink, rows.shape) is not None
+    return table_of(sink, rows.shape, rows.spark, rows.schema) is not None
 
 
 def storage(folder: str) -> tuple[str, dict[bytes, bytes], list[tuple[Any, ...]]]:
@@ -253,6 +256,25 @@ def test_versions_without_rows_leave_a_table_that_can_be_read(
     assert found.schema == schema
     assert found.count() == 0
     assert len([*(tmp_path / "out").glob("*.parquet")]) == 1
+
+
+def test_oracle_columns_that_are_picked_are_written_without_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.range(9).selectExpr(
+        "id", "struct(if(id = 4, null, id) AS a, struct(string(id) AS c) AS b) AS pair"
+    )
+
+    def shape(rows: DataFrame) -> DataFrame:
+        return rows.select("pair.b.c", sf.col("id").alias("n"), "pair").select("n", "c", "pair.a")
+
+    rows = replace(rows_in(spark, f"{tmp_path}/rows", frame), shape=shape)
+    sink = FileSink(spark, "parquet", f"{tmp_path}/out", (), {}, shape(frame).schema)
+    assert writes(sink, rows)
+    give(sink, rows, 0)
+    found = spark.read.parquet(f"{tmp_path}/out")
+    assert found.schema.simpleString() == shape(frame).schema.simpleString()
+    assert sorted(found.collect(), key=str) == sorted(shape(frame).collect(), key=str)
 
 
 def test_shaped_rows_go_through_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from icestream.core.errors import DefinitionError
@@ -216,6 +218,47 @@ def test_events_counted_by_a_column_are_grouped_by_it() -> None:
 def test_events_counted_by_a_column_and_grouped_by_others_are_refused(clause: str) -> None:
     with pytest.raises(DefinitionError, match="write GROUP BY Symbol"):
         read(f"SELECT max(price) FROM Stock [PARTITION BY symbol ROWS 5] {clause}")
+
+
+SESSIONS = (
+    "SELECT Symbol, count(*) AS n FROM TABLE(SESSION(TABLE Stock{}, DESCRIPTOR(Time), "
+    "INTERVAL '5' MINUTE)) GROUP BY {}, window_start, window_end"
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "groups"),
+    [
+        ("Symbol", "Symbol"),
+        ("(Symbol)", "SYMBOL"),
+        ("(Symbol, Price)", "Price, Symbol"),
+        ("Symbol, Price", "Symbol, Price"),
+    ],
+)
+def test_sessions_may_name_the_columns_that_they_are_grouped_by(keys: str, groups: str) -> None:
+    named = read(SESSIONS.format(f" PARTITION BY {keys}", groups))
+    plain = read(SESSIONS.format("", groups))
+    assert named == replace(plain, partition=named.partition)
+
+
+@pytest.mark.parametrize(
+    ("call", "groups", "message"),
+    [
+        (" PARTITION BY Price", "Symbol", "write GROUP BY Price"),
+        (" PARTITION BY Symbol", "Symbol, Price", "write GROUP BY Symbol"),
+        (" PARTITION BY Simbol", "Symbol", "mean 'Symbol'"),
+        (" PARTITION BY", "Symbol", "PARTITION BY is followed by columns"),
+        (" PARTITION BY ()", "Symbol", "PARTITION BY is followed by columns"),
+    ],
+)
+def test_sessions_of_other_columns_than_groups_are_refused(
+    call: str, groups: str, message: str
+) -> None:
+    text = SESSIONS.format(call, groups)
+    with pytest.raises(DefinitionError, match=message):
+        read(text)
+    with pytest.raises(DefinitionError, match="TUMBLE does not depend on keys"):
+        read(text.replace("SESSION", "TUMBLE").replace(call, " PARTITION BY Symbol"))
 
 
 def test_types_that_would_change_on_the_way_are_refused() -> None:

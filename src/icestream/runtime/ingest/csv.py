@@ -1,9 +1,10 @@
-"""CSV files that pyarrow and Spark read alike.
+"""CSV files that tasks and Spark read alike.
 
-Idea: text that both parsers accept means the same to both, except for a few forms, which are
-detected: quotes inside values, quoted line ends, escapes, blanks around values, hexadecimal
-numbers, floats that are not finite, time zones in the middle of a time. Spark reads files that
-contain one or that pyarrow refuses.
+Idea: a kernel finds the values of the columns that are needed, and converts integers and times in
+their usual form; pyarrow converts the rest. Values that it accepts mean the same to Spark, except
+for a few forms, which are detected: quotes inside values, quoted line ends, escapes, blanks around
+values, hexadecimal numbers, floats that are not finite, time zones in the middle of a time. Spark
+reads files that contain one or that pyarrow refuses.
 
 Invariants:
 1. Text that is read here, Spark reads alike (`test_oracle_awkward_text_is_read_as_spark_reads_it`).
@@ -19,15 +20,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
 
+from icestream.core.arrays import Ints
 from icestream.core.times import UTC_ZONES
-from icestream.kernels.delimited_text import is_plain_text
+from icestream.kernels.delimited_text import (
+    Bytes,
+    collect_text,
+    find_values,
+    read_integers,
+    read_times,
+)
 from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import UnlikeSpark
 
@@ -44,6 +50,8 @@ _NEUTRAL = {
 }
 #: extensions of files that Spark decompresses
 _PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".xz")
+#: what is true, then what is false
+_BOOLEANS = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 #: characters of the shortest time ending in Z that Spark accepts
 _ZONED_LETTERS = len("2020-01-01T00:00:00Z")
 
@@ -73,7 +81,7 @@ class CsvReader:
             and len(set(names)) == len(names)
             and len(separator) == 1
             and separator.isascii()
-            and separator not in '\r\n"\\ 0123456789+-.:'
+            and separator not in '\r\n"\\ 0123456789+-.:xX'
             and conf["spark.sql.columnNameOfCorruptRecord"] not in names
             and conf["spark.sql.csv.parser.columnPruning.enabled"] == "true"
             and conf["spark.sql.legacy.timeParserPolicy"] != "LEGACY"
@@ -94,65 +102,118 @@ class CsvReader:
         ):
             msg = f"{piece.path}: {wanted} cannot be read from text as Spark does"
             raise UnlikeSpark(msg)
-        first = self.header and piece.start == 0
-        zoned = False
+        header = 1 if self.header and piece.start == 0 else 0
         for block in blocks(piece):
-            if not is_plain_text(np.frombuffer(block, dtype=np.uint8), ord(self.separator)):
-                msg = f"{piece.path}: it has text that parsers read in several ways"
-                raise UnlikeSpark(msg)
             try:
-                body = _without_first_line(block) if first else pa.py_buffer(block)
-                first = False
-                table, zoned = self._parsed(body, wanted, zoned)
+                yield self._parsed(np.frombuffer(block, dtype=np.uint8), wanted, header)
             except pa.ArrowInvalid as error:
                 msg = f"{piece.path}: {error}"
                 raise UnlikeSpark(msg) from None
-            yield from table.to_batches()
+            header = 0
 
-    def _parsed(self, block: pa.Buffer, wanted: pa.Schema, zoned: bool) -> tuple[pa.Table, bool]:
-        """Return the columns of a block, and whether its times have a zone."""
-        if block.size == 0:
-            return wanted.empty_table(), zoned
-        try:
-            return self._table(block, wanted, zoned), zoned
-        except pa.ArrowInvalid:
-            if not any(_is_instant(kind) for kind in wanted.types):
-                raise
-            return self._table(block, wanted, not zoned), not zoned
+    def _parsed(self, text: Bytes, wanted: pa.Schema, first: int) -> pa.RecordBatch:
+        """Return the columns of a block of whole lines, from the line `first` on."""
+        columns, null = len(self.names), np.frombuffer(self.null.encode(), dtype=np.uint8)
+        slots = {name: slot for slot, name in enumerate(wanted.names)}
+        slot_of = np.array([slots.get(name, -1) for name in self.names], dtype=np.int64)
+        starts, sizes = np.empty((2, len(wanted), len(text) // columns + 1), dtype=np.int64)
+        separator = ord(self.separator)
+        lines, ascii_only = find_values(text, separator, null, slot_of, starts, sizes)
+        if lines < 0:
+            msg = "it has text that parsers read in several ways"
+            raise pa.ArrowInvalid(msg)
+        arrays = [
+            self._column(TextColumn(text, start, size, ascii_only), field.type)
+            for start, size, field in zip(
+                starts[:, first:lines], sizes[:, first:lines], wanted, strict=True
+            )
+        ]
+        # unlike a batch, a struct without columns has rows
+        rows, kind = max(lines - first, 0), pa.struct(list(wanted))
+        found = pa.StructArray.from_buffers(kind, rows, [None], children=arrays)
+        return pa.RecordBatch.from_struct_array(found)
 
-    def _table(self, block: pa.Buffer, wanted: pa.Schema, zoned: bool) -> pa.Table:
-        types = {field.name: _text_type(field.type, zoned) for field in wanted}
-        if not zoned and not self.utc and any(_is_instant(kind) for kind in wanted.types):
+    def _column(self, column: TextColumn, kind: pa.DataType) -> pa.Array:
+        """Return a column in its type, or refuse it where the two parsers differ."""
+        if pa.types.is_signed_integer(kind):
+            return column.integers().cast(kind)
+        if pa.types.is_timestamp(kind):
+            return column.times(kind, utc=self.utc)
+        found = column.texts()
+        if pa.types.is_boolean(kind):
+            place = pc.index_in(found, _BOOLEANS)
+            if place.null_count > found.null_count:
+                msg = "a boolean is neither true nor false"
+                raise pa.ArrowInvalid(msg)
+            return pc.less(place, len(_BOOLEANS) // 2)
+        found = found.cast(kind)
+        if pa.types.is_floating(kind) and not pc.all(pc.is_finite(found), min_count=0).as_py():
+            msg = "a float is not finite"
+            raise pa.ArrowInvalid(msg)
+        return found
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """Where the values of a column are in a block of text."""
+
+    text: Bytes
+    starts: Ints
+    #: bytes; zero for null
+    sizes: Ints
+    ascii_only: bool
+
+    def texts(self) -> pa.Array:
+        offsets = np.empty(len(self.starts) + 1, dtype=np.int32)
+        data = np.empty(int(self.sizes.sum()), dtype=np.uint8)
+        collect_text(self.text, self.starts, self.sizes, offsets, data)
+        buffers = [pa.py_buffer(offsets), pa.py_buffer(data)]
+        found = pa.Array.from_buffers(pa.string(), len(self.starts), [self._valid(), *buffers])
+        if not self.ascii_only:
+            found.validate(full=True)
+        return found
+
+    def integers(self) -> pa.Array:
+        values = np.empty(len(self.starts), dtype=np.int64)
+        usual = read_integers(self.text, self.starts, self.sizes, values)
+        return self._words(values, pa.int64()) if usual else self.texts().cast(pa.int64())
+
+    def times(self, kind: pa.DataType, *, utc: bool) -> pa.Array:
+        """Return times without a zone, in a session in UTC if they are instants, or all with Z."""
+        values = np.empty(len(self.starts), dtype=np.int64)
+        zoned = read_times(self.text, self.starts, self.sizes, values)
+        if zoned >= 0 and zoned == (0 if utc or kind.tz is None else np.count_nonzero(self.sizes)):
+            return self._words(values, kind)
+        found = self.texts()
+        if kind.tz is not None and pc.all(pc.ends_with(found, "Z"), min_count=0).as_py():
+            if (pc.min(pc.binary_length(found)).as_py() or _ZONED_LETTERS) < _ZONED_LETTERS:
+                msg = "times with other zones than Z"
+                raise pa.ArrowInvalid(msg)
+            return found.cast(kind)
+        if kind.tz is not None and not utc:
             msg = "times without a zone, in a session that is not in UTC"
             raise pa.ArrowInvalid(msg)
-        table = csv.read_csv(
-            pa.BufferReader(block),
-            csv.ReadOptions(
-                use_threads=False, block_size=block.size + 1, column_names=list(self.names)
-            ),
-            csv.ParseOptions(delimiter=self.separator, escape_char=False),
-            csv.ConvertOptions(
-                column_types=types,
-                include_columns=wanted.names,
-                null_values=["", self.null],
-                strings_can_be_null=True,
-                true_values=["true", "True", "TRUE"],
-                false_values=["false", "False", "FALSE"],
-            ),
-        )
-        columns = [_value(table.column(each.name), each.type) for each in wanted]
-        return pa.Table.from_arrays(columns, schema=wanted)
+        return found.cast(pa.timestamp("us")).cast(kind)
+
+    def _words(self, values: Ints, kind: pa.DataType) -> pa.Array:
+        return pa.Array.from_buffers(kind, len(values), [self._valid(), pa.py_buffer(values)])
+
+    def _valid(self) -> pa.Buffer | None:
+        """Return which values are not null; None if all are."""
+        valid = self.sizes > 0
+        return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def blocks(piece: FileSplit) -> Iterator[bytes]:
+def blocks(piece: FileSplit) -> Iterator[memoryview]:
     """Yield the lines that start in a piece of a CSV file, many at a time."""
     file = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         at, end = _line_from(file, piece.start), _line_from(file, piece.end)
         size = BLOCK_BYTES
         while at < end:
-            block = os.pread(file, min(size, end - at), at)
-            cut = len(block) if at + len(block) >= end else block.rfind(b"\n") + 1
+            block = np.empty(min(size, end - at), dtype=np.uint8).data
+            block = block[: os.preadv(file, [block], at)]
+            cut = len(block) if at + len(block) >= end else _whole_lines(block)
             if cut:
                 yield block[:cut]
                 at += cut
@@ -162,6 +223,16 @@ def blocks(piece: FileSplit) -> Iterator[bytes]:
                 return
     finally:
         os.close(file)
+
+
+def _whole_lines(block: memoryview) -> int:
+    """Return the bytes of a block up to its last line end."""
+    for end in range(len(block), 0, -LINE_BYTES):
+        start = max(end - LINE_BYTES, 0)
+        found = bytes(block[start:end]).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+    return 0
 
 
 def _line_from(file: int, place: int) -> int:
@@ -177,19 +248,6 @@ def _line_from(file: int, place: int) -> int:
     return at
 
 
-def _without_first_line(block: bytes) -> pa.Buffer:
-    """Drop the header: the first line that is not blank."""
-    at = 0
-    while at < len(block):
-        end = block.find(b"\n", at)
-        end = len(block) if end < 0 else end + 1
-        blank = not block[at:end].strip()
-        at = end
-        if not blank:
-            break
-    return pa.py_buffer(block).slice(at)
-
-
 def _is_simple(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_signed_integer(kind)
@@ -199,34 +257,3 @@ def _is_simple(kind: pa.DataType) -> bool:
         or pa.types.is_string(kind)
         or (pa.types.is_timestamp(kind) and kind.unit == "us")
     )
-
-
-def _is_instant(kind: pa.DataType) -> bool:
-    return pa.types.is_timestamp(kind) and kind.tz is not None
-
-
-def _text_type(kind: pa.DataType, zoned: bool) -> pa.DataType:
-    """Return the type as which a column is parsed."""
-    if _is_instant(kind):
-        return pa.string() if zoned else pa.timestamp("us")
-    return kind
-
-
-def _value(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a parsed column in its type, or refuse it where the two parsers differ."""
-    if pa.types.is_floating(kind):
-        if not pc.all(pc.is_finite(column), min_count=0).as_py():
-            msg = "a float is not finite"
-            raise pa.ArrowInvalid(msg)
-    elif _is_instant(kind) and pa.types.is_string(column.type):
-        _check_zones(column)
-    return column.cast(kind)
-
-
-def _check_zones(column: pa.ChunkedArray) -> None:
-    letters: Any = pc.min(pc.binary_length(column)).as_py()
-    if letters is None:
-        return
-    if letters < _ZONED_LETTERS or not pc.all(pc.ends_with(column, "Z")).as_py():
-        msg = "times with other zones than Z"
-        raise pa.ArrowInvalid(msg)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow.parquet as pq
@@ -172,6 +173,10 @@ class ParquetTable:
                     merges=merges,
                 )
             return
+
+    def picking(self, places: Sequence[tuple[int, ...]]) -> ParquetTable:
+        """Return this table for rows from which its columns are picked."""
+        return ParquetTable(replace(self.layout, picked=tuple(places)), self.log)
 
     def latest(self) -> int:
         """Return the last version that was registered, or -1."""

@@ -40,10 +40,11 @@ from pyspark.sql.types import StructType
 from icestream.core.clock import SystemClock
 from icestream.core.errors import DefinitionError
 from icestream.runtime.driver import Delivery
+from icestream.runtime.ingest.scans import items
 from icestream.runtime.local import read_rows
 from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.parquet_sink import ParquetTable
-from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.append_table import AppendTable, PickingTable
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
@@ -178,9 +179,45 @@ def _one(read: Callable[..., pa.Table], *what: Any) -> Iterator[pa.Table]:
     yield read(*what)
 
 
-def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable | None:
+def table_of(
+    sink: Sink,
+    shape: Callable[[DataFrame], DataFrame],
+    spark: SparkSession,
+    schema: StructType,
+) -> AppendTable | None:
     """Return the table of a sink whose files tasks write; None if Spark must change the rows."""
-    return sink.direct if isinstance(sink, FileSink | LakeSink) and shape is as_they_are else None
+    table: PickingTable | None = None
+    if isinstance(sink, FileSink | LakeSink):
+        table = sink.direct
+    if table is None or shape is as_they_are:
+        return table
+    places = _places(shape(no_rows(spark, schema))._jdf.queryExecution().analyzed())
+    return None if places is None else table.picking([*places.values()])
+
+
+def _places(plan: Any) -> dict[int, tuple[int, ...]] | None:
+    """Return where the columns of a plan are in its only leaf; None if some are computed."""
+    children = list(items(plan.children()))
+    if not children:
+        columns = enumerate(items(plan.output()))
+        return {each.exprId().id(): (place,) for place, each in columns}
+    below = _places(children[0]) if plan.getClass().getSimpleName() == "Project" else None
+    if below is None:
+        return None
+    found: dict[int, tuple[int, ...]] = {}
+    for each in items(plan.projectList()):
+        inner = each
+        fields: list[int] = []
+        kind = inner.getClass().getSimpleName()
+        while kind in ("Alias", "GetStructField"):
+            if kind == "GetStructField":
+                fields.insert(0, inner.ordinal())
+            inner = inner.child()
+            kind = inner.getClass().getSimpleName()
+        if kind != "AttributeReference":
+            return None
+        found[each.exprId().id()] = (*below[inner.exprId().id()], *fields)
+    return found
 
 
 def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) -> list[TableFile]:
@@ -194,13 +231,12 @@ def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) 
     return files
 
 
-def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
-    """Hand the rows of a version to its sink."""
+def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery, table: AppendTable | None) -> None:
+    """Hand the rows of a version to its sink, or add the files that tasks wrote to its table."""
     exist = bool(rows.paths or rows.tables)
     if isinstance(sink, NoSink) or not (exist or sink.every_version):
         return
     version = delivery.commit.version - 1
-    table = table_of(sink, rows.shape)
     if table is None:
         sink.deliver(rows.frame(), version)
     elif not rows.readers(but=table.layout.folder) or version > table.latest():
@@ -316,7 +352,7 @@ class FileSink(Sink):
 class LakeSink(Sink):
     """A Delta or Iceberg table: exactly once, by the version in the table's own log."""
 
-    direct: AppendTable
+    direct: PickingTable
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Add rows that the user's expressions changed."""
@@ -495,7 +531,7 @@ def _check_format(spark: SparkSession, kind: str) -> None:
 
 def _lake_table(
     kind: str, schema: StructType, target: TableTarget, storage: Mapping[str, str]
-) -> AppendTable | None:
+) -> PickingTable | None:
     """Return a Delta or Iceberg table that tasks can write; None if Spark's own writer must."""
     options = target.options
     if "path" not in options or (kind == "iceberg" and not uses_catalog(options)):

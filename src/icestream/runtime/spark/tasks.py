@@ -39,6 +39,7 @@ from icestream.runtime.ingest.file_order import FilePlaces, listed_files
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
+from icestream.runtime.ingest.scans import items
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
 from icestream.runtime.version.parcelling import Parcelling, ParcellingExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
@@ -230,9 +231,19 @@ def _exhaust(values: Iterable[Any]) -> None:
 
 
 def _time_of(batch: DataFrame, sources: Sequence[FileSource]) -> Micros | None:
-    """Return the processing time of a batch, as Spark gives it to rows; None if none has it."""
+    """Return the processing time of a batch, as Spark gives it to rows; None if none has it.
+
+    It is a constant of Spark's optimised plan; a job finds it where it is not.
+    """
     timed = next(filter(None, (each.timed for each in sources)), None)
-    first = [] if timed is None else batch.select(sf.unix_micros(timed)).head(1)
+    if timed is None:
+        return None
+    micros = batch.select(sf.unix_micros(timed))
+    [column, *_] = items(micros._jdf.queryExecution().optimizedPlan().expressions())
+    value = column.child() if column.getClass().getSimpleName() == "Alias" else column
+    if value.getClass().getSimpleName() == "Literal":
+        return int(value.value())
+    first = micros.head(1)
     return first[0][0] if first else None
 
 

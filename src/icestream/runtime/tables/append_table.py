@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from copy import copy
+from dataclasses import replace
+from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -51,6 +53,14 @@ class AppendTable(Protocol):
         ...
 
 
+class PickingTable(AppendTable, Protocol):
+    """A table of a sink, whose columns may be some of those of the rows."""
+
+    def picking(self, places: Sequence[tuple[int, ...]]) -> AppendTable:
+        """Return this table for rows from which its columns are picked."""
+        ...
+
+
 class TransactionTable(ABC):
     """A table whose library adds files in a transaction, which another writer's may outrun."""
 
@@ -58,6 +68,12 @@ class TransactionTable(ABC):
         """Use a table of the library, which has been checked."""
         self._table = table
         self.layout = layout
+
+    def picking(self, places: Sequence[tuple[int, ...]]) -> Self:
+        """Return this table for rows from which its columns are picked."""
+        other = copy(self)
+        other.layout = replace(self.layout, picked=tuple(places))
+        return other
 
     @abstractmethod
     def latest(self) -> int:

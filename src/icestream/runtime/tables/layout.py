@@ -145,6 +145,8 @@ class TableLayout:
     int96: bool = False
     #: whether the table's log stores statistics of files
     statistics: bool = False
+    #: places of its columns in the rows of the query, and in their structs; None if they are equal
+    picked: tuple[tuple[int, ...], ...] | None = None
     #: bytes after which a task starts another file
     target: int = TARGET_FILE_SIZE
     files: TableStorage = field(default_factory=TableFiles)

@@ -18,6 +18,7 @@ Cost: one encoding per row; memory of `GROUP_BYTES` and an encoded row group per
 from __future__ import annotations
 
 import io
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icestream.runtime.tables.layout import (
@@ -50,7 +52,12 @@ _SAMPLED = 1024
 #: characters of the longest string that statistics contain
 _LONGEST = 64
 
+#: metadata of files with columns that were picked: where each was
+_PICKED = b"icestream.picked"
+
 Values = tuple[Any, ...]
+#: the place of a column, and places in structs
+Place = tuple[int, ...]
 
 
 class TableWriters:
@@ -108,10 +115,11 @@ class TableWriter:
         self._waiting = 0
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
-        schema = self._layout.schema
+        schema, picked = self._layout.schema, self._layout.picked
+        found = rows.columns if picked is None else [_picked(rows, place) for place in picked]
         columns = [
             each if each.type == field.type else each.cast(field.type)
-            for each, field in zip(rows.columns, schema, strict=True)
+            for each, field in zip(found, schema, strict=True)
         ]
         table = pa.Table.from_arrays(columns, schema=schema)
         # rows that wait: callers compute the next ones in the same buffers
@@ -193,10 +201,36 @@ class TableWriter:
 def read_back(file: TableFile, schema: pa.Schema, files: Files | None = None) -> pa.Table:
     """Return the rows of a file with all columns of its table, also with those added later."""
     with OpenTableFile(files or table_storage(file.table), file.location) as opened:
-        found = pq.ParquetFile(opened).read()
+        stored = pq.ParquetFile(opened)
+        found, marks = stored.read(), stored.metadata.metadata or {}
     for name, value in file.values.items():
         found = found.append_column(name, pa.array([value] * found.num_rows, pa.string()))
-    return with_columns(found, schema)
+    if _PICKED not in marks:
+        return with_columns(found, schema)
+    parts = {
+        tuple(place): found.column(name).combine_chunks()
+        for name, place in json.loads(marks[_PICKED]).items()
+    }
+    columns = [_put_back(parts, (n,), each.type, len(found)) for n, each in enumerate(schema)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _picked(rows: pa.RecordBatch | pa.Table, place: Place) -> pa.Array | pa.ChunkedArray:
+    """Return a column, or a field of one."""
+    column, *fields = place
+    found = rows.column(column)
+    return pc.struct_field(found, fields) if fields else found
+
+
+def _put_back(parts: Mapping[Place, pa.Array], place: Place, kind: pa.DataType, rows: int) -> Any:
+    """Return a column whose parts were picked; what was not is null."""
+    if place in parts:
+        return parts[place].cast(kind)
+    if not any(each[: len(place)] == place for each in parts):
+        return pa.nulls(rows, kind)
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    inside = [_put_back(parts, (*place, n), each.type, rows) for n, each in enumerate(fields)]
+    return pa.StructArray.from_arrays(inside, fields=fields)
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -254,8 +288,12 @@ class _OpenTableFile:
     def finish(self) -> TableFile:
         self.encode()
         writer = self._writer_for(self._layout.stored.empty_table())
-        if self._layout.metadata:
-            writer.add_key_value_metadata(dict(self._layout.metadata))
+        marks = dict(self._layout.metadata)
+        if self._layout.picked is not None:
+            places = dict(zip(self._layout.schema.names, self._layout.picked, strict=True))
+            marks[_PICKED.decode()] = json.dumps(places)
+        if marks:
+            writer.add_key_value_metadata(marks)
         writer.close()
         self._pages.close()
         footer = self._footer[0]

@@ -106,6 +106,7 @@ class GroupReader(NestedReader):
         window: TimeWindow,
         time: exp.Expr,
         node: exp.Expr,
+        partition: Sequence[str] = (),
     ) -> NamedRelation:
         if not isinstance(time, exp.Column):
             raise self._text.error(node, "a window needs the column of the event time")
@@ -113,7 +114,8 @@ class GroupReader(NestedReader):
             window = replace(window, gap=self.row_expression(window.gap, query.scope))
         start, end = self._numbers.new("window_start"), self._numbers.new("window_end")
         place = self._text.place_of(node)
-        relation = WindowTable(query.relation, window, time.name, start, end, place)
+        of = query.relation
+        relation = WindowTable(of, window, time.name, start, end, place, tuple(partition))
         entries = (
             ScopedColumn(None, "window_start", start),
             ScopedColumn(None, "window_end", end),

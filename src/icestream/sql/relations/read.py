@@ -46,6 +46,7 @@ from icestream.sql.relations.tree import (
 )
 from icestream.sql.relations.window_calls import read_window, window_call
 from icestream.sql.statements.aggregates import AggregateCall, called
+from icestream.sql.statements.dialect import PARTITION
 from icestream.sql.statements.tokens import Text
 
 #: arguments of sqlglot's SELECT: the word they start with, and what to do instead
@@ -131,7 +132,7 @@ class QueryReader(SelectReader):
             qualify = self.qualified(qualify, query.scope, items)
         if aggregated:
             query = self.grouped(query, tree, items, implied=brackets is not None)
-            self._check_partition(query, brackets)
+            self._check_partition(query)
         else:
             query = self.projected(query, items, tree)
         query = self.where(query, qualify)
@@ -225,7 +226,11 @@ class QueryReader(SelectReader):
                 node,
                 "this is no table: write TABLE(TUMBLE(TABLE t, DESCRIPTOR(time), INTERVAL ...))",
             )
-        table, descriptor, *_ = [*node.expressions, exp.null(), exp.null()]
+        table, *given = node.expressions or [exp.null()]
+        keys = [*table.meta.get(PARTITION, ())]
+        while keys and given and isinstance(given[0], exp.Column):
+            keys.append(given.pop(0))
+        descriptor, *lengths = given or [exp.null()]
         if not isinstance(table, exp.Column) or called(descriptor) != "descriptor":
             raise self._text.error(
                 node, f"{window} is called like {window}(TABLE t, DESCRIPTOR(time), INTERVAL '10' "
@@ -234,8 +239,14 @@ class QueryReader(SelectReader):
         of = table.name
         query = self._called(self._named(exp.Table(this=table.this.copy())), of)
         time = resolved(descriptor.expressions[0], [query.scope], self._text)
-        kind = read_window(node, node.expressions[2:], self._text)
-        return self._called(self.with_window(query, kind, time, node), alias or of)
+        partition = [resolved(each, [query.scope], self._text).name for each in keys]
+        if keys and window != "SESSION":
+            raise self._text.error(
+                keys[0], f"{window} does not depend on keys: leave PARTITION BY out, and GROUP BY"
+            )
+        kind = read_window(node, lengths, self._text)
+        windowed = self.with_window(query, kind, time, node, partition)
+        return self._called(windowed, alias or of)
 
     def _join(self, left: NamedRelation, node: exp.Join) -> NamedRelation:
         if node.args.get("method"):
@@ -297,22 +308,23 @@ class QueryReader(SelectReader):
         table = WindowTable(query.relation, window, time, start, end, place, tuple(partition))
         return NamedRelation(table, replace(query.scope, windows=(table,)))
 
-    def _check_partition(self, query: NamedRelation, brackets: Brackets | None) -> None:
+    def _check_partition(self, query: NamedRelation) -> None:
         """Refuse PARTITION BY beside other groups."""
-        if brackets is None or not brackets.partition:
-            return
         groups = next(each for each in walk(query.relation) if isinstance(each, Grouped))
-        table = groups.input
-        assert isinstance(table, WindowTable)
-        keys = [each for each in groups.keys.values() if each.name != table.start]
+        kinds = (WindowTable, Grouped)
+        table = next((each for each in walk(groups.input) if isinstance(each, kinds)), None)
+        if not isinstance(table, WindowTable) or not table.partition:
+            return
+        own = (table.start, table.end)
+        keys = [each for each in groups.keys.values() if each.name not in own]
         same = {each.name for each in keys if isinstance(each, exp.Column)}
         if groups.sets is not None or len(same) != len(keys) or same != set(table.partition):
             scan = next(each for each in walk(table) if isinstance(each, Scan))
             names = {column: name for name, column in scan.named.items()}
             spelled = [names.get(each, each) for each in table.partition]
             raise self._text.error(
-                TextSpan(brackets.places[0].start, brackets.places[-1].end),
-                "PARTITION BY counts events per partition, so results must be grouped alike: "
+                table.place,
+                "PARTITION BY divides the events, so results must be grouped alike: "
                 f"write GROUP BY {', '.join(spelled)}",
             )
 

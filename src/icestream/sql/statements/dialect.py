@@ -23,6 +23,8 @@ SparkTokenizer = Spark.Tokenizer
 
 #: where an expression was read: from which character up to which
 PLACE = "place"
+#: what a table in a call is partitioned by, as in SESSION(TABLE t PARTITION BY k, ...)
+PARTITION = "partition"
 
 #: looks like a call but has keywords between its arguments, as in CAST(x AS INT)
 _WITH_WORDS_INSIDE = (
@@ -51,6 +53,17 @@ class _Parser(SparkParser):
         node = super()._parse_expression()
         if node is not None:
             node.meta[PLACE] = first.start, self._prev.end + 1
+        return node
+
+    def _parse_lambda(self, alias: bool = False) -> exp.Expr | None:
+        """Parse an argument of a call, which may be a table that is partitioned."""
+        node = super()._parse_lambda(alias=alias)
+        if isinstance(node, exp.Column) and self._match(TokenType.PARTITION_BY):
+            each, inside = self._parse_column, self._curr.token_type is TokenType.L_PAREN
+            keys = self._parse_wrapped_csv(each) if inside else [each()]
+            if None in keys or not keys:
+                self.raise_error("PARTITION BY is followed by columns", self._curr)
+            node.meta[PARTITION] = keys
         return node
 
     def _parse_projections(self) -> tuple[list[exp.Expr], list[exp.Expr] | None]:
