@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.core.errors import CheckpointError, DamageError, StorageError
+from icestream.core.errors import CheckpointError, DamageError, DefinitionError, StorageError
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import LocalFiles
 
@@ -152,3 +152,9 @@ def test_a_damaged_file_of_a_table_is_named(tmp_path: Path) -> None:
             content(opened(tmp_path))
         path.write_bytes(whole)
     assert content(opened(tmp_path)) == {(f"key{n}", 6, ("a",)): 1 for n in range(9)}
+
+
+def test_columns_of_the_table_itself_are_refused(tmp_path: Path) -> None:
+    rows = pa.table({"_version": [1]})
+    with pytest.raises(DefinitionError, match=r"called \['_version'\]: rename yours"):
+        opened(tmp_path).apply(1, [rows], rows.schema, ["_version"])

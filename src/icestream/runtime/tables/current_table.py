@@ -51,7 +51,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from icestream.core.errors import DamageError, StorageError
+from icestream.core.errors import DamageError, DefinitionError, StorageError
 from icestream.core.times import Micros
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.sorted_changes import order_of
@@ -200,6 +200,10 @@ class CurrentTable:
         if last is not None and version <= last.version:
             return
         payload = pa.schema([each for each in schema if each.name != CHANGE])
+        taken = sorted({_HIGH, _LOW, _VERSION} & {*payload.names})
+        if taken:
+            msg = f"the table of mode 'now' has columns of its own called {taken}: rename yours"
+            raise DefinitionError(msg)
         before = last or Manifest(-1, payload, tuple(key), updated=updated)
         # a query that has changed brings rows with other columns
         before = replace(before, schema=payload)
