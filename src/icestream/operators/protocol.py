@@ -160,4 +160,4 @@ class Operator(Recoverable, Protocol):
         """Process the inputs of a batch: `Inputs`, or `ChangeInputs` for a dataflow."""
 
     def on_watermark(self, watermark: Micros) -> Iterator[Any]:
-        """Yield the results that a new watermark makes final."""
+        """Yield the results that a new watermark makes final; the caller may keep them."""

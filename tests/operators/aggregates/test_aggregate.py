@@ -14,6 +14,7 @@ from tests.fixtures.plans import EVERY_INPUT
 
 TYPES = {field.name: field.type for field in EVERY_INPUT}
 APPLICABLE = tuple(applicable(EVERY_INPUT))
+COUNT = Aggregate("count", None, "n")
 
 
 def test_every_function_applies_to_some_column() -> None:
@@ -28,6 +29,16 @@ def test_only_nulls_are_counted_as_none_and_answered_by_null(aggregate: Aggregat
     columns = {name: pa.nulls(3, TYPES[name]) for name in aggregate.columns}
     counts = aggregate.function.startswith("count")
     assert folded(aggregate, columns) == (0 if counts else None)
+
+
+@pytest.mark.parametrize("aggregate", [COUNT, *APPLICABLE], ids=lambda a: a.text)
+def test_answers_may_be_kept_while_the_table_is_used_again(aggregate: Aggregate) -> None:
+    layout = Layout.of(aggregate.fields(TYPES)).typical
+    table = np.tile(layout.entry_identity[2:], (5, 1))
+    answers = aggregate.lower(table, layout, TYPES)
+    before = answers.to_pylist()
+    table[:] = 77
+    assert answers.to_pylist() == before
 
 
 @pytest.mark.sample(60)

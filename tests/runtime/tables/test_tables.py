@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -224,18 +223,6 @@ def test_bounded_files_and_rows_that_a_task_has_open(
     files = writing.finish()
     back = pa.concat_tables([read_back(each, COLUMNS) for each in files])
     assert sorted_rows(back) == sorted_rows(some_rows(40))
-
-
-def test_rows_that_wait_are_those_that_were_given(tmp_path: Path) -> None:
-    schema = pa.schema([("n", pa.int64())])
-    layout = TableLayout(0, WRITER, str(tmp_path), schema)
-    writing = TableWriter(layout, lambda number: f"file-{number}")
-    buffer = np.zeros(4, np.int64)
-    for number in range(3):
-        buffer[:] = number
-        writing.write(pa.record_batch([pa.array(buffer)], schema=schema))
-    back = pa.concat_tables([read_back(each, schema) for each in writing.finish()])
-    assert sorted(back.column("n").to_pylist()) == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_only_columns_that_repeat_get_dictionaries(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ where there are any, they determine the result.
 Invariants:
 1. A function reads only fields that it lifted (`test_functions_look_only_at_fields_they_lifted`).
 2. Answers equal those of fractions, rounded (`test_oracle_exact_fields_are_rounded_once`).
+3. Answers share no memory with the table
+   (`test_answers_may_be_kept_while_the_table_is_used_again`).
 """
 
 from __future__ import annotations
@@ -60,10 +62,11 @@ class MergedFields:
         return self.table[:, place : place + WORDS[field.op]]
 
     def word(self, field: Field) -> Ints:
-        """Return the only word of a field; several aggregates may ask for it."""
+        """Return a copy of the only word of a field; several aggregates may ask for it."""
         place = self.layout.place(field)
         if place not in self._columns:
-            self._columns[place] = np.ascontiguousarray(self.table[:, place])
+            # where counts are all there is they are contiguous, and the table is used again
+            self._columns[place] = self.table[:, place].copy()
         return self._columns[place]
 
     def sums(self, field: Field) -> Floats:

@@ -7,9 +7,7 @@ files; nobody reads them as part of the table until its log does.
 Invariants:
 1. Rows that were written are in the reported files, once, in order within a partition
    (`test_parity_rows_of_a_task_beside_its_files`).
-2. Rows that wait are those that were given, whatever becomes of the caller's arrays
-   (`test_rows_that_wait_are_those_that_were_given`).
-3. Few files are open, and what waits is bounded, whatever the number of partitions
+2. Few files are open, and what waits is bounded, whatever the number of partitions
    (`test_bounded_files_and_rows_that_a_task_has_open`).
 
 Cost: one encoding per row; memory of `GROUP_BYTES` and an encoded row group per open file.
@@ -122,8 +120,6 @@ class TableWriter:
             for each, field in zip(found, schema, strict=True)
         ]
         table = pa.Table.from_arrays(columns, schema=schema)
-        # rows that wait: callers compute the next ones in the same buffers
-        table = table.take(pa.array(np.arange(table.num_rows)))
         for values, part in self._parts(table):
             file = self._open.get(values) or self._start(values)
             file.waiting.append(part)
