@@ -80,6 +80,18 @@ def test_oracle_ties_go_by_the_log_of_files_however_they_are_read(
     assert found == [(max(0, n - 1), n) for n in range(last + 1)]
 
 
+@pytest.mark.parametrize("way", ["files", "rows"])
+def test_oracle_ties_go_by_the_log_of_files_beside_events(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    _fill(f"{tmp_path}/in")
+    events = ice.stream(_stream(spark, f"{tmp_path}/in", 9), time="ts")
+    count = sum(FILES.values())
+    beside = events.over(ice.lag("n").alias("before"), partitionBy="k")
+    found = {row["n"]: row["before"] for row in _run(beside, tmp_path / "over", **WAYS[way])}
+    assert found == {n: n - 1 if n else None for n in range(count)}
+
+
 def test_rows_that_went_through_python_know_their_file(spark: SparkSession, tmp_path: Path) -> None:
     def same(value: int) -> int:
         return value

@@ -1,7 +1,8 @@
 """Turns events into a query that can be started: the rows of all sources in one frame, a dataflow.
 
 Idea: a dataflow reads one frame with the rows of all sources. Each row has the columns of every
-source; those of other sources are null. Only columns that the query uses are included.
+source; those of other sources are null. Only columns that the query uses are included. Events of
+equal time are in the order of their files, on which columns over frames and user code depend.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
-from icestream.api.shared_plan import BuiltQuery, StreamInput, WholeRows, read_parts, sources_of
+from icestream.api.shared_plan import (
+    BuiltQuery,
+    StreamInput,
+    WholeRows,
+    in_order,
+    read_parts,
+    sources_of,
+)
 from icestream.api.words import quoted
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.runtime.spark.arrow_types import from_arrow_schema, from_arrow_type
@@ -31,7 +39,7 @@ def built(
     `compiled` makes the dataflow from the numbers of tags, the sources, their columns and the type
     of time.
     """
-    parts, read = list(sources.values()), [columns[tag] for tag in sources]
+    parts, schemas = list(sources.values()), [columns[tag] for tag in sources]
 
     def chosen(part: StreamInput, number: int) -> list[Column]:
         return [
@@ -40,18 +48,20 @@ def built(
                 if source == number
                 else sf.lit(None).cast(from_arrow_type(each.type))
             ).alias(source_column(source, place))
-            for source, schema in enumerate(read)
+            for source, schema in enumerate(schemas)
             for place, each in enumerate(schema)
         ]
 
     numbers = {tag: number for number, tag in enumerate(sources)}
-    plan = compiled(numbers, sources_of(parts), tuple(read), parts[0].time_type)
+    plan = compiled(numbers, sources_of(parts), tuple(schemas), parts[0].time_type)
     kept = WholeRows.of(parts) if whole else None
+    read, beside = partial(read_parts, parts, chosen), () if kept is None else (kept.columns,)
     return BuiltQuery(
-        read_parts(parts, chosen, *(() if kept is None else (kept.columns,))),
+        read(*beside),
         plan,
         tuple(from_arrow_schema(plan.results(view)) for view in plan.views),
         parts[0].time,
+        in_order(parts, read, *beside),
         whole=partial(built, sources, columns, compiled, whole=True),
         kept=None if kept is None else kept.schema,
     )

@@ -8,7 +8,8 @@ file and the first byte of its piece, and a task splits its input wherever the h
 
 Invariants:
 1. The order of events does not depend on the number of files of a batch, nor on who reads them
-   (`test_oracle_ties_go_by_the_log_of_files_however_they_are_read`).
+   (`test_oracle_ties_go_by_the_log_of_files_however_they_are_read`,
+   `test_oracle_ties_go_by_the_log_of_files_beside_events`).
 2. Rows of a piece stay together and in their order (`test_rows_are_cut_where_the_piece_changes`).
 3. No two parts of a batch have the same place, even if several sources read one folder
    (`test_streams_of_one_folder_lose_no_rows`).
