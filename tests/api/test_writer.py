@@ -99,7 +99,7 @@ def test_what_cannot_run_is_refused_before_it_starts(name: str, ran: Ran) -> Non
 CHOICES: dict[str, tuple[Callable[[ice.StreamWriter], ice.StreamWriter], str]] = {
     "memory": (lambda w: w.memory("1 KB"), r"too small for 1 shards.*\.memory"),
     "memory per": (lambda w: w.memory("1 GB", per="task"), "per 'query' or per 'host'"),
-    "shards": (lambda w: w.shards(0), "at least one shard"),
+    "shards": (lambda w: w.shards(0), "shards takes a whole number, 1 or more; got 0"),
     "exchange": (lambda w: w.option("exchange", "post"), "'files' or 'storage'"),
     "input": (lambda w: w.option("input", "telepathy"), "'auto' or 'rows'"),
 }
