@@ -40,7 +40,7 @@ from bench.safety.event_cost import Events
 from bench.safety.process_memory import CONSTANT as WORKER_CONSTANT
 from bench.safety.process_memory import TIMES, WORKERS, KindOfState
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.plan.lower import window_spec
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.nodes.queries import Plan, Source
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.driver import Delivery

@@ -36,7 +36,7 @@ from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.grid.operator import CHANGES, PANES
 from icestream.plan.grid.cost import WORTH_FOLDING_AGAIN
-from icestream.plan.lower import AUTO, TUPLES
+from icestream.plan.grid.lower import AUTO, TUPLES
 from icestream.plan.nodes.queries import Plan, Source
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery

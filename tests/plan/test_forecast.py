@@ -11,9 +11,8 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
-from icestream.plan import lower
 from icestream.plan.forecast import StreamLoad, forecast
-from icestream.plan.grid import cost
+from icestream.plan.grid import cost, lower
 from icestream.plan.nodes.queries import Plan, Source, View, WindowKind
 from icestream.plan.nodes.updates import Latest, Updates
 from icestream.plan.windows.frame import Frame

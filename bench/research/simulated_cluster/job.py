@@ -41,7 +41,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fields import Field
 from icestream.operators.folding.fold import partial_name
 from icestream.operators.protocol import Emitted
-from icestream.plan.lower import window_spec
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan, Source, View
 from icestream.plan.windows.grid import Windows
 from icestream.state.files import Files

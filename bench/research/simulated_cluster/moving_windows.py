@@ -57,7 +57,7 @@ from icestream.kernels.fold import routes_of
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.fold import EntryRun, EntryTable
 from icestream.operators.protocol import Emitted
-from icestream.plan.lower import window_spec
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
 from icestream.plan.windows.grid import Windows
 from icestream.state.files import Files

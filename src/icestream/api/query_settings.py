@@ -26,9 +26,9 @@ from icestream.core.units import parse_bytes, parse_interval
 from icestream.inspect.evolve import evolve
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.grid.operator import PANES
-from icestream.plan import lower
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.grid import lower
 from icestream.plan.nodes.queries import SOURCE
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Driver

@@ -31,10 +31,10 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.object_aggregates.functions import needs_objects
-from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
 from icestream.plan.explain import explained
+from icestream.plan.grid import lower
 from icestream.plan.grid.cost import WindowStatistics
 from icestream.plan.nodes.queries import Plan, WindowKind
 from icestream.plan.windows.frame import Frame, RowsSlide

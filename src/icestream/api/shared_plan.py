@@ -25,8 +25,8 @@ from icestream.api.words import named_column, quoted, resolving
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.plan import lower
 from icestream.plan.computation import Computation
+from icestream.plan.grid import lower
 from icestream.plan.grid.parts import needs_order
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, Source, View, WindowKind
 from icestream.plan.windows.frame import GROUPING_ID

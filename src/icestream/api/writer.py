@@ -19,7 +19,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.operators.dataflow.results import CHANGE
-from icestream.plan import lower
+from icestream.plan.grid import lower
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.query import Query

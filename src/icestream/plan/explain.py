@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from icestream.core.units import format_bytes, format_interval
-from icestream.plan import lower
-from icestream.plan.grid import cost
+from icestream.plan.grid import cost, lower
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Cumulative, Windows

@@ -27,11 +27,10 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.dataflow.steps import JoinMany, Sole, Stateful
-from icestream.plan import lower
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.pane_windows import PaneWindows
-from icestream.plan.grid import cost
+from icestream.plan.grid import cost, lower
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.grid.space_formulas import BLOCK_BYTES, TrafficEstimate, traffic
 from icestream.plan.joins.cost import (

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.grid.composed_windows import FROM_PANES, PaneTiling, Tiled
-from icestream.plan import lower
+from icestream.plan.grid import lower
 from icestream.plan.grid.cost import KeyCounts
 from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.grid import Cumulative, Grid, Windows

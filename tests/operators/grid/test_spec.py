@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from icestream.operators.grid.composed_windows import FROM_PANES, Tiled
-from icestream.plan.lower import window_spec
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.windows.grid import Windows
 from icestream.testing.sources import SECOND
 from tests.fixtures.plans import window_plan

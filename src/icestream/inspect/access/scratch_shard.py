@@ -24,7 +24,7 @@ from icestream.core.errors import StorageError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.operators.lineage import ShardLineage
 from icestream.operators.protocol import Operator, PastVersion
-from icestream.plan import lower
+from icestream.plan.grid import lower
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.version.shard_space import SegmentTarget, ShardSpace
 from icestream.state.arena import Arena

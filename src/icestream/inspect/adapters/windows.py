@@ -40,7 +40,7 @@ from icestream.operators.frames.operator import FrameOperator
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
 from icestream.operators.session.spec import SessionSpec
-from icestream.plan import lower
+from icestream.plan.grid import lower
 from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.frame import Frame

@@ -40,8 +40,8 @@ from icestream.operators.object_aggregates.operator import ObjectOperator
 from icestream.operators.object_aggregates.states import ObjectSpec, States
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
-from icestream.plan import lower
 from icestream.plan.evolution.windows import carried_fields, continued, fields_of, matching
+from icestream.plan.grid import lower
 from icestream.plan.nodes.queries import Plan
 from icestream.state import snapshot_schedule
 from icestream.state.identities import distinct, identities

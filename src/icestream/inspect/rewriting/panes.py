@@ -32,7 +32,7 @@ from icestream.operators.folding.exact_rows import ExactRows, alike, concatenate
 from icestream.operators.folding.fold import identified
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.latest.identities import places_among
-from icestream.plan import lower
+from icestream.plan.grid import lower
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Grid
 from icestream.state import snapshot_schedule

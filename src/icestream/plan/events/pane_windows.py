@@ -23,7 +23,14 @@ from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.lifetimes.window_copies import WINDOW
 from icestream.operators.object_aggregates.functions import result_type
 from icestream.operators.protocol import Shard
-from icestream.plan import lower
+from icestream.plan.grid.lower import (
+    Lowered,
+    check,
+    lowered,
+    on_panes,
+    tuple_keys,
+    window_spec,
+)
 from icestream.plan.nodes.events import Left, Node, Paned, WindowRows
 from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.frame import Frame
@@ -62,13 +69,13 @@ class PaneWindows:
             time=node.time,
             store=PANES,
         )
-        lower.check(plan)
+        check(plan)
         return cls(plan, keys, node.payload, node.delay)
 
     @cached_property
     def needs_order(self) -> bool:
         """Return whether words depend on the order of events of equal time."""
-        return self._is_folded and lower.window_spec(self.plan).layout.needs_order
+        return self._is_folded and window_spec(self.plan).layout.needs_order
 
     @property
     def received(self) -> pa.Schema:
@@ -99,17 +106,17 @@ class PaneWindows:
 
     @property
     def _is_folded(self) -> bool:
-        return lower.on_panes(self.plan) is not None
+        return on_panes(self.plan) is not None
 
     def opened(self, shard: Shard) -> PaneStep:
         """Return the step on the state of a shard."""
         plan = self.plan
         reading: EntryReading | TupleReading
         if self._is_folded:
-            spec = lower.window_spec(plan)
+            spec = window_spec(plan)
             reading = EntryReading(spec.layout, spec.grid, plan.group_keys, self.keys)
         else:
-            reading = TupleReading(lower.tuple_keys(plan), self.keys)
+            reading = TupleReading(tuple_keys(plan), self.keys)
         windows = plan.views[0].windows
         assert not isinstance(windows, Frame)
         return PaneStep(
@@ -124,8 +131,8 @@ class PaneWindows:
 
 
 @lru_cache(maxsize=8)
-def _lowered(plan: Plan) -> lower.Lowered:
-    return lower.lowered(plan)
+def _lowered(plan: Plan) -> Lowered:
+    return lowered(plan)
 
 
 def paned(

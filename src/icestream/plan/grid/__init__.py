@@ -1,1 +1,1 @@
-"""Plans of windows: their parts, their storage plan (`cost`) and how windows share (`compose`)."""
+"""Plans of windows: their parts, what they store (`cost`), what they share (`compose`), `lower`."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.plan.lower import liftable
+from icestream.plan.grid.lower import liftable
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.work.windows import folding
 from icestream.runtime.work.windows.folding import HOT_ROWS, SAMPLED, hot_groups

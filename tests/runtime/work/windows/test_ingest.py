@@ -12,7 +12,7 @@ from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST, EntryTable
-from icestream.plan.lower import window_spec
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.nodes.queries import Plan, View, WindowKind
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows

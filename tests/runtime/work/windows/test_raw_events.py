@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.plan.lower import window_spec
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Parcels, SplitReport

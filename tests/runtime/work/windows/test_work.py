@@ -13,7 +13,7 @@ import pytest
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.grid import cost
 from icestream.plan.grid.cost import PlanComparison
-from icestream.plan.lower import AUTO, TUPLES
+from icestream.plan.grid.lower import AUTO, TUPLES
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.driver import Delivery
 from icestream.runtime.work.windows import work

@@ -33,7 +33,7 @@ from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, EntryRun, EntryTable
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
 from icestream.operators.object_aggregates.states import States
-from icestream.plan.lower import liftable, tuple_keys, whole_stream, window_spec
+from icestream.plan.grid.lower import liftable, tuple_keys, whole_stream, window_spec
 from icestream.plan.nodes.queries import TIME, Plan
 from icestream.plan.windows.grid import Grid
 from icestream.runtime.exchange.parcels import ENTRIES, ExchangeWriter

@@ -25,8 +25,8 @@ from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.folding.columns import ARRIVAL, ArrivalNumbers, InputColumn
 from icestream.operators.session.rows import own_ends
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.grid.parts import PlanPart, parts_of
-from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan
 from icestream.plan.windows.session import Session
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport

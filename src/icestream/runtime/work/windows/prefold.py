@@ -26,7 +26,7 @@ from pyspark.sql import functions as sf
 
 from icestream.operators.folding.fields import Field
 from icestream.operators.folding.fold import partial_name
-from icestream.plan.lower import takes_tuples, window_spec
+from icestream.plan.grid.lower import takes_tuples, window_spec
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan
 from icestream.runtime.exchange.parcels import SplitReport
 from icestream.runtime.ingest.reception import IngestTask

@@ -30,7 +30,7 @@ from icestream.operators.folding.columns import ARRIVAL, BATCH, InputColumn
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.fold import EntryTable
-from icestream.plan.lower import window_spec
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
 from icestream.runtime.work.windows.folding import groupings
 from icestream.runtime.work.windows.raw_events import settled_from

@@ -34,7 +34,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.folding.columns import InputColumn
-from icestream.plan.lower import window_spec
+from icestream.plan.grid.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
 from icestream.runtime.exchange.parcels import LEAVING, ExchangeWriter, SplitReport
 from icestream.runtime.work.windows.folding import TABLE_BYTES, EntryFolder

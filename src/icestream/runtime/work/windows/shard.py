@@ -13,7 +13,7 @@ from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.refolding import RawEvents
 from icestream.operators.protocol import Emitted, Operator, Shard
-from icestream.plan import lower
+from icestream.plan.grid import lower
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.exchange.parcels import NO_FIELDS, ParcelReader, Parcels

@@ -24,11 +24,10 @@ from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
-from icestream.plan import lower
-from icestream.plan.grid import cost
+from icestream.plan.grid import cost, lower
 from icestream.plan.grid.cost import PlanComparison
+from icestream.plan.grid.lower import AUTO, TUPLES
 from icestream.plan.grid.space_formulas import SpaceEstimate
-from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.version.task import ShardReport
 from icestream.runtime.version.work import (

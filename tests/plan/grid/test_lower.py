@@ -7,7 +7,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.plan import lower
+from icestream.plan.grid import lower
 from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Plan, View, WindowKind
 from icestream.plan.windows.frame import Frame, RowsSlide
