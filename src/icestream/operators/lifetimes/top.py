@@ -84,6 +84,9 @@ _ALL = -1
 #: factor by which a second read grows, and the factor from which all events are read
 _STEP = 4
 _MOST = 16
+#: runs of events for which there is room at first, for each event and segment, and factor by which
+#: there is more
+_RUNS = 4
 #: owed intervals of a group from which all its events are read, and cancelled ones dropped
 _PATIENCE = 256
 
@@ -459,10 +462,14 @@ def _numbered_rows(shown: CountedIntervals, places: Ints, k: int) -> CountedInte
 def _filled(segments: TimeSegments, events: CountedIntervals, order: Ints, k: int) -> Table:
     """Return the columns of the runs that fill the segments: row, first, end and count."""
     first, last = segments.spans(events)
-    size = len(segments.owner)
-    runs = np.empty((min(int((last - first).sum()), k * size), 4), dtype=np.int64)
-    room = np.full(size, k)
-    made = fill_segments(order, first, last, events.count, k, np.arange(size + 1), room, runs)
+    size, made = len(segments.owner), -1
+    # a row is rarely in several runs, but may have one for each of its segments
+    most, room = min(int((last - first).sum()), k * size), _RUNS * (size + len(order))
+    while made < 0:
+        runs = np.empty((min(most, room), 4), dtype=np.int64)
+        ahead, free = np.arange(size + 1), np.full(size, k)
+        made = fill_segments(order, first, last, events.count, k, ahead, free, runs)
+        room *= _RUNS
     return runs[:made].T
 
 
