@@ -72,7 +72,7 @@ def test_frames_that_differ_describe_themselves_otherwise() -> None:
 def test_aggregates_that_keep_objects_are_refused_with_advice() -> None:
     keys, inputs = pa.schema([("k0", pa.int64())]), pa.schema([("x0", pa.int64())])
     chosen = (Aggregate("collect_list", "x0", "all"),)
-    with pytest.raises(DefinitionError, match="a row for every event"):
+    with pytest.raises(DefinitionError, match="the events of one group"):
         FrameSpec(chosen, keys, inputs, Frame(rows=3), pa.timestamp("us"))
 
 

@@ -46,7 +46,7 @@ class FrameSpec(AggregateSpec):
                 of = "" if each.is_object else f" of a {self.types[each.columns[0]]}"
                 msg = (
                     f"{each.function}{of} (as {each.alias!r}) has no state of fixed size: over "
-                    "windows that move with events it needs a row for every event, as in "
+                    "windows that move with events it needs the events of one group, as in "
                     "window(range, slide='event') or rows(n, partitionBy=...), and one groupBy"
                 )
                 raise DefinitionError(msg)
