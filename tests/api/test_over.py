@@ -218,6 +218,30 @@ def test_parity_rows_at_slides_with_objects_and_without(
     assert all(len(row[-1]) == row[-2] for row in beside)
 
 
+def test_rows_of_a_key_within_a_range_are_features_of_each_event(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    stream = ice.stream(feed.stream(), time="ts", slack="20 seconds")
+    total = ice.sum("amount").alias("sum")
+    found = []
+    for number, made in enumerate(
+        (
+            stream.rows(3, partitionBy="shop", range="4 seconds").agg(total),
+            # times are whole seconds, and the range of a feature includes both of its ends
+            stream.over(total, partitionBy="shop", rows=3, range="3 seconds"),
+        )
+    ):
+        writer = made.writeStream.format("parquet").memory("64 MB").option("flush", "true")
+        writer = writer.option("path", f"{tmp_path}/out{number}")
+        writer = writer.option("checkpointLocation", f"{tmp_path}/chk{number}")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        rows = spark.read.parquet(f"{tmp_path}/out{number}").toDF(*made.columns)
+        time = "time" if number == 0 else "ts"
+        found.append(sorted(tuple(each) for each in rows.select(time, "shop", "sum").collect()))
+    assert len(found[0]) == 180
+    assert found[0] == found[1]
+
+
 def test_rows_at_slides_go_on_as_events(feed: Feed) -> None:
     stream = ice.stream(feed.stream(), time="ts", slack="20 seconds")
     rows = stream.rows(3, slide=2, partitionBy="shop").agg(ice.count().alias("n"))

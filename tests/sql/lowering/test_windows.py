@@ -98,6 +98,9 @@ BY_HAND: dict[str, ByHand] = {
     "SELECT Symbol, MAX(Price) AS m FROM s [PARTITION BY symbol ROWS 9] GROUP BY Symbol": (
         lambda s: s.rows(9, partitionBy="Symbol").agg(ice.max("Price").alias("m"))
     ),
+    "SELECT Symbol, SUM(Price) AS p FROM s [PARTITION BY Symbol ROWS 9 RANGE 1 HOUR] GROUP BY 1": (
+        lambda s: s.rows(9, partitionBy="Symbol", range="1 hour").agg(ice.sum("Price").alias("p"))
+    ),
     "SELECT MAX(Price) AS m FROM s [CUMULATE 1 DAY STEP 1 HOUR]": (
         lambda s: s.cumulative("1 day", "1 hour").agg(ice.max("Price").alias("m"))
     ),

@@ -39,7 +39,10 @@ class FrameSpec(AggregateSpec):
             )
             raise DefinitionError(msg)
         if self.frame.within_range:
-            msg = "rows within a range of time are features: use over(..., rows=..., range=...)"
+            msg = (
+                "rows within a range of time are those of one stream: use rows(n, partitionBy=..., "
+                "range=...), or features with over(..., rows=..., range=...)"
+            )
             raise DefinitionError(msg)
         for each in self.aggregates:
             if needs_objects(each, self.types):

@@ -6,6 +6,7 @@ they follow.
 
     window    = RANGE interval [SLIDE (interval | number ROWS)]
               | [PARTITION BY column, ...] ROWS number [SLIDE (number [ROWS] | interval)]
+              | PARTITION BY column, ... ROWS number RANGE interval
               | TUMBLE interval | CUMULATE interval STEP interval | SESSION interval
               | NOW | [RANGE | ROWS] UNBOUNDED
     interval  = [INTERVAL] (number unit ... | 'number' unit | 'number unit ...')
@@ -260,6 +261,8 @@ class _Parser:
         if self._took("UNBOUNDED"):
             return None
         count = self._count("ROWS")
+        if partition == "key" and self._took("RANGE"):
+            return Frame(rows=count, range=self._interval("RANGE"))
         slide = self._slide(bare_rows=True) if self._took("SLIDE") else None
         return Frame(rows=count, slide=slide, partition=partition)
 
