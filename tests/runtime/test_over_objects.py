@@ -152,6 +152,7 @@ SLID = (
     Frame(range=20 * SECOND, slide=RowsSlide(3)),
     Frame(rows=7, slide=RowsSlide(4)),
     Frame(rows=2, slide=RowsSlide(5)),
+    Frame(rows=4, range=30 * SECOND, slide=RowsSlide(3)),
     Frame(rows=5, slide=20 * SECOND),
     Frame(rows=40, slide=7 * SECOND),
 )

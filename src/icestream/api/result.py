@@ -151,7 +151,7 @@ class WindowWords(StreamWords):
                 multiples; None for a row with every event, for its group.
             partitionBy: columns that group the events; each group counts its own events.
             range: of these events, only those in (t - range, t], with a row for every event t of
-                a group.
+                a group, or every m-th.
 
         Examples:
             >>> calls.rows(100, partitionBy="agent").agg(ice.avg("busyTime")).columns

@@ -18,8 +18,8 @@ COUNT = (Aggregate("count", None, "n"),)
     ("make", "advice"),
     [
         (Frame, "give one"),
-        (lambda: Frame(range=SECOND, rows=3, slide=RowsSlide(2)), "a row for every event"),
-        (lambda: Frame(range=SECOND, rows=3, peers=True), "a row for every event"),
+        (lambda: Frame(range=SECOND, rows=3, slide=SECOND), "no slide in time"),
+        (lambda: Frame(range=SECOND, rows=3, peers=True), "at every event"),
         (lambda: Frame(range=SECOND, rows=0), "positive"),
         (lambda: Frame(range=0), "positive"),
         (lambda: Frame(rows=-1), "positive"),
