@@ -98,9 +98,6 @@ BY_HAND: dict[str, ByHand] = {
     "SELECT Symbol, MAX(Price) AS m FROM s [PARTITION BY symbol ROWS 9] GROUP BY Symbol": (
         lambda s: s.rows(9, partitionBy="Symbol").agg(ice.max("Price").alias("m"))
     ),
-    "SELECT Symbol, SUM(Price) AS p FROM s [PARTITION BY Symbol ROWS 9 RANGE 1 HOUR] GROUP BY 1": (
-        lambda s: s.rows(9, partitionBy="Symbol", range="1 hour").agg(ice.sum("Price").alias("p"))
-    ),
     "SELECT MAX(Price) AS m FROM s [CUMULATE 1 DAY STEP 1 HOUR]": (
         lambda s: s.cumulative("1 day", "1 hour").agg(ice.max("Price").alias("m"))
     ),
@@ -152,6 +149,20 @@ def test_oracle_a_statement_is_the_query_written_by_hand(text: str, trades: Stre
     made = ice.sql(text, functions={"Longest": LONGEST}, s=trades)
     by_hand = BY_HAND[text](trades)
     assert made._built.plan == by_hand._built.plan
+    assert made.schema.simpleString() == by_hand.schema.simpleString()
+
+
+@pytest.mark.parametrize(
+    ("slide", "every"), [("", None), (" SLIDE 4 ROWS", 4)], ids=["every event", "slide"]
+)
+def test_rows_within_a_range_are_those_of_rows(
+    slide: str, every: int | None, trades: Stream
+) -> None:
+    clause = f"PARTITION BY Symbol ROWS 9 RANGE 1 HOUR{slide}"
+    made = ice.sql(f"SELECT Symbol, SUM(Price) AS p FROM s [{clause}] GROUP BY 1", s=trades)
+    rows = trades.rows(9, every, partitionBy="Symbol", range="1 hour")
+    by_hand = rows.agg(ice.sum("Price").alias("p"))
+    assert made._built.plan.describe() == by_hand._built.plan.describe()
     assert made.schema.simpleString() == by_hand.schema.simpleString()
 
 
