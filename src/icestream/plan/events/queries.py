@@ -59,6 +59,7 @@ from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.object_aggregates.functions import needs_objects
+from icestream.plan.events.aggregates_of_pairs import without_pairs
 from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
@@ -113,7 +114,7 @@ def compiled(
     `numbers` maps the tags of sources to their numbers; expressions read times in a zone.
     """
     outputs = tuple((as_table(node) if mode == "now" else node, mode) for node, mode in outputs)
-    outputs = with_final_plans(outputs)
+    outputs = without_pairs(with_final_plans(outputs))
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
     forgets = all(mode == "now" and forgets_past(node) for node, mode in outputs)
