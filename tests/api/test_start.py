@@ -97,7 +97,7 @@ def test_updates_on_spark_tell_the_groups_that_changed(spark: SparkSession, tmp_
     query = (
         result.groupBy("key")
         .count()
-        .writeStream.outputMode("update")
+        .writeStream.outputMode("changes")
         .format("memory")
         .queryName("updates")
         .option("checkpointLocation", f"{tmp_path}/chk")
