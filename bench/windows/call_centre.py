@@ -3,9 +3,9 @@
 Idea: the stream of the paper (1,000 events a second) fills a window of 24 hours, 86.4 million
     events,
 within 512 MB. After one and a half windows of warm-up the rate is measured in mode `changes`, then
-the same checkpoint continues in append mode. Rows of windows of both are compared with DuckDB's results
-over the files. The log stores the raw events; a second run stores panes and is reported too.
-`call_centre_over_time` draws memory, latency and throughput while a window fills.
+the same checkpoint continues in append mode. Rows of windows of both are compared with DuckDB's
+results over the files. The log stores the raw events; a second run stores panes and is reported
+too. `call_centre_over_time` draws memory, latency and throughput while a window fills.
 
 Cost: full size generates 147 million events (about 8 GB of files) and a log of the same size.
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
+from icestream.core.times import DAY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.dataflow.steps import JoinMany, Sole, Stateful
 from icestream.plan.computation import Computation
@@ -48,7 +48,6 @@ from icestream.plan.windows.session import Session
 from icestream.state.queue.windows.spec import UpdateWindows
 
 #: how long events that live forever are counted
-DAY: Micros = 86_400 * cost.SECOND
 #: bytes of a group besides its row: its directory entry
 GROUP_BYTES = 24
 #: bytes of a waiting key besides its value: id, times, queue position
@@ -72,7 +71,8 @@ class StreamLoad:
         """Refuse impossible loads."""
         if self.rate <= 0 or self.keys < 1:
             msg = (
-                f"a load needs events and keys; got {self.rate} events per second, {self.keys} keys"
+                "the events per second must be above 0, and the keys at least 1; got "
+                f"{self.rate} and {self.keys}"
             )
             raise DefinitionError(msg)
 
