@@ -201,3 +201,7 @@ def test_late_events_change_no_window_that_is_closed(
             " 1000000 AS s FROM a, range(3) r(n)) WHERE s + 3000000 > reached GROUP BY s, k"
         )
         assert run.rows() == answer(sql, a.append_column("reached", reached), a)
+
+
+def test_few_cells_of_the_matrix_are_refused() -> None:
+    assert sum(bool(cell.refused) for cell in CELLS) <= len(CELLS) // 20
