@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
+from icestream.operators.dataflow.steps import Stateful
 from icestream.runtime.ingest.source import sources_of
 from icestream.sql.lowering import in_spark
 from icestream.sql.lowering.in_spark import copied, with_copies
@@ -63,6 +64,7 @@ FIRST = (
     "grouping sets", "queries about each row", "conditions with or", "rows of one", "qualify",
     "groups of all rows", "the first of each group", "a static table",
     "a static table behind groups",
+    "sums of a join by its key",
     "a time-bounded left join with a condition", "a time-bounded full join", "a join of windows",
     "a chain of time-bounded left joins",
 )  # fmt: skip
@@ -267,6 +269,14 @@ def test_equal_queries_run_once(sources: dict[str, Any]) -> None:
     text = f"SELECT x.k FROM {counts} x JOIN (SELECT max(n) AS n FROM {counts}) y ON x.n = y.n"
     plan = ice.sql(text, **sources)._built("changes").plan
     assert len(plan.sources) == 1
+
+
+def test_sums_of_a_join_by_its_key_make_no_pairs(sources: dict[str, Any]) -> None:
+    built = ice.sql(SAME["sums of a join by its key"], **sources)._built("changes")
+    steps = [step for steps in built.plan.components for step in steps]
+    texts = [step.text for step in steps if isinstance(step, Stateful)]
+    assert any("of pairs" in text for text in texts)
+    assert not any(text.startswith("join") for text in texts)
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -179,9 +179,14 @@ def ends(node: Node) -> bool:
     return _holds(node) in (_INSTANT, _LIVES)
 
 
+def never_ends(node: Node) -> bool:
+    """Return whether rows hold from some instant on, until they are retracted."""
+    return _holds(node) in (_FOREVER, _ALWAYS)
+
+
 def holds_by_group(node: Node) -> bool:
     """Return whether rows hold by their group from some instant on, until others replace them."""
-    return group_key(node) is not None and node.delay == 0 and _holds(node) in (_FOREVER, _ALWAYS)
+    return group_key(node) is not None and node.delay == 0 and never_ends(node)
 
 
 def stay_forever(node: Node) -> bool:

@@ -60,6 +60,7 @@ from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.object_aggregates.functions import needs_objects
+from icestream.plan.events.aggregates_of_pairs import without_pairs
 from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
@@ -116,7 +117,8 @@ def compiled(
     """
     asked = [mode for _, mode in outputs]
     # how rows are made: those of mode `update` that are never replaced as in `append`
-    outputs = with_final_plans(tuple(_as_written(node, mode) for node, mode in outputs))
+    written = tuple(_as_written(node, mode) for node, mode in outputs)
+    outputs = without_pairs(with_final_plans(written))
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
     forgets = all(mode in HOLDING and forgets_past(node) for node, mode in outputs)
