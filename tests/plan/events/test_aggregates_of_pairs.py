@@ -92,11 +92,11 @@ def test_functions_of_the_order_or_content_of_pairs_make_pairs() -> None:
 
 
 def test_answers_at_once_need_no_pairs_if_events_never_end() -> None:
-    assert _makes_pairs(_aggregated(_pairs(), mode="update"))
-    assert not _makes_pairs(_aggregated(_pairs(ever=True), mode="update"))
+    assert _makes_pairs(_aggregated(_pairs(), mode="changes"))
+    assert not _makes_pairs(_aggregated(_pairs(ever=True), mode="changes"))
     assert not _makes_pairs(_aggregated(_pairs(ever=True), mode="now"))
     most = [Aggregate("max", "rating", "most")]
-    assert _makes_pairs(_aggregated(_pairs(ever=True), most, mode="update"))
+    assert _makes_pairs(_aggregated(_pairs(ever=True), most, mode="changes"))
 
 
 def test_pairs_that_others_read_are_made() -> None:
