@@ -63,7 +63,7 @@ BATCH_SECONDS = 200
 
 def query_of(overlap: int) -> Dataflow:
     """Return pairs within ten seconds, aggregated in windows of so many slides."""
-    part = cast("Any", SimpleNamespace(time_type=INSTANT))
+    part = cast("Any", SimpleNamespace(time_type=INSTANT, zone="UTC"))
     prices, asks = (
         Events(FromSource(schema, source=number), {number: part})
         for number, schema in enumerate(SCHEMAS)

@@ -65,7 +65,6 @@ from icestream.plan.windows.lifetimes import (
     WindowLifetime,
 )
 from icestream.runtime.spark.arrow_types import from_arrow_schema
-from icestream.runtime.spark.session import zone_of
 from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection, in_zone
 
@@ -109,7 +108,7 @@ class Events(StreamWords):
     def _zone(self) -> str:
         """Return the zone of the session, in which expressions read times."""
         part = next(iter(self._parts.values()), None)
-        return "UTC" if part is None else zone_of(part.frame.sparkSession)
+        return "UTC" if part is None else part.zone
 
     def events(self) -> Events:
         """Return the events themselves, as those of a stream.

@@ -34,6 +34,7 @@ from icestream.plan.windows.session import Session
 from icestream.runtime.ingest.file_order import piece_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.spark.arrow_types import from_arrow_type, to_arrow_type
+from icestream.runtime.spark.session import zone_of
 from icestream.state.keys import KeyCodec
 
 
@@ -57,6 +58,11 @@ class StreamInput:
     def event_time(self) -> Column:
         """Return the time column."""
         return named_column(self.frame, self.time)
+
+    @property
+    def zone(self) -> str:
+        """Return the zone of the session, in which expressions read times."""
+        return zone_of(self.frame.sparkSession)
 
     @property
     def time_type(self) -> pa.DataType:

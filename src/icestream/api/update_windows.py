@@ -79,7 +79,7 @@ class WindowAnswers(StepWords, UpdateResult):
         given = no_rows(session, from_arrow_schema(self._source._given))
         text = condition_of(given, condition)
         having = (*windowed.having, text)
-        checked = replace(windowed, having=having, zone=self._source._zone)
+        checked = replace(windowed, having=having, zone=self._source._parts[0].zone)
         checked.filters()
         over = replace(self._source, _windowed=checked)
         return WindowAnswers(built(over, [self._step]), over, self._step)

@@ -42,7 +42,6 @@ from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.updates import LOAD, Latest
 from icestream.runtime.spark.arrow_types import from_arrow_schema
-from icestream.runtime.spark.session import zone_of
 from icestream.runtime.spark.sink import no_rows
 from icestream.sql.ddl import schema_of
 from icestream.state.keys import KeyCodec
@@ -89,7 +88,7 @@ class LatestBy(StepWords, ColumnWords):
         if self._pre_queue is None:
             return self._in_spark(lambda frame: frame.where(condition), "where")
         text = condition_of(self._frame, condition)
-        return self._behind(PreQueueFilter(self._pre_queue, text, self._zone))
+        return self._behind(PreQueueFilter(self._pre_queue, text, self._parts[0].zone))
 
     @property
     def schema(self) -> StructType:
@@ -107,7 +106,7 @@ class LatestBy(StepWords, ColumnWords):
             return self._in_spark(lambda frame: frame.select(*spark_columns(frame, cols)), "select")
         assert self._pre_queue is not None
         texts = texts_of(self._frame, cols)
-        return self._behind(PreQueueMap(self._pre_queue, tuple(texts), self._zone))
+        return self._behind(PreQueueMap(self._pre_queue, tuple(texts), self._parts[0].zone))
 
     def union(self, other: LatestBy, *, truth: str | Sequence[str]) -> LatestBy:
         """Return the updates of both streams; the time of a key never goes back.
@@ -185,7 +184,7 @@ class LatestBy(StepWords, ColumnWords):
         if times[1] < 0:
             msg = f"lateness must not be negative; got {lateness!r}"
             raise DefinitionError(msg)
-        joined = PreQueueJoin(self._arcs, right, times[0], condition, self._zone, times[1])
+        joined = PreQueueJoin(self._arcs, right, times[0], condition, self._parts[0].zone, times[1])
         return replace(self, _parts=self._parts + other._parts)._behind(joined)
 
     def window(
@@ -247,10 +246,6 @@ class LatestBy(StepWords, ColumnWords):
     def _is_pushed(self) -> bool:
         """Return whether Spark computes the columns, as for the parts of a union."""
         return self._pre_queue is None or ranks_of(self._pre_queue) is not None
-
-    @property
-    def _zone(self) -> str:
-        return zone_of(self._parts[0].frame.sparkSession)
 
     @property
     def _frame(self) -> DataFrame:

@@ -61,7 +61,7 @@ def test_warming_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_warm_machine_starts_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr("subprocess.Popen", started.append)
+    monkeypatch.setattr("subprocess.run", lambda command, check: started.append(command))
     monkeypatch.setattr(machine_code, "code_folder", lambda: str(tmp_path))
     monkeypatch.setattr(machine_code, "shipped_folders", lambda: [])
     machine_code.compile_beside()

@@ -49,14 +49,14 @@ def send_to_executors(context: SparkContext) -> None:
         context.addFile(archive)
 
 
-def compile_beside() -> subprocess.Popen[bytes] | None:
-    """Start to compile what workers load first, unless there is code; return the process."""
+def compile_beside() -> None:
+    """Compile in another process what workers load first, and wait for it, unless there is code."""
     own = code_folder()
     roots = [*([] if own is None else [own]), *shipped_folders()]
     there = {digest for root in roots if os.path.isdir(root) for digest in os.listdir(root)}
     if known_digests() <= there:
-        return None
-    return subprocess.Popen([sys.executable, "-m", "icestream.runtime.spark.warm_up"])
+        return
+    subprocess.run([sys.executable, "-m", "icestream.runtime.spark.warm_up"], check=False)
 
 
 def start_workers(context: SparkContext) -> None:
