@@ -61,7 +61,7 @@ from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.plan.events.aggregates_of_pairs import without_pairs
-from icestream.plan.events.building import DataflowBuilding, EventPlace
+from icestream.plan.events.building import EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
@@ -75,7 +75,7 @@ from icestream.plan.events.dataflow import Dataflow, Output, in_order
 from icestream.plan.events.features import feature_columns
 from icestream.plan.events.final_answers import emitted_once, is_final, with_final_plans
 from icestream.plan.events.pane_windows import PaneWindows
-from icestream.plan.events.partitioning import key_columns
+from icestream.plan.events.placement import Placement
 from icestream.plan.events.update_rows import update_key, update_rows, without_maps
 from icestream.plan.joins.multi_join import join_text
 from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
@@ -91,10 +91,8 @@ from icestream.plan.nodes.events import (
     Mapped,
     Node,
     Paned,
-    Scope,
     United,
     only_grows,
-    upstream,
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
 from icestream.plan.windows.frame import Frame
@@ -159,7 +157,7 @@ def _as_written(node: Node, mode: str) -> tuple[Node, str]:
     return (as_table(node) if mode == "now" else node), mode
 
 
-class _Building(DataflowBuilding):
+class _Building(Placement):
     """The dataflow of queries over events, under construction."""
 
     def __init__(
@@ -171,7 +169,7 @@ class _Building(DataflowBuilding):
         forgets_past: bool,
         zone: str,
     ) -> None:
-        super().__init__()
+        super().__init__(tree.outputs)
         self._zone = zone
         #: whether nobody asks for instants before the latest event
         self._forgets_past = forgets_past
@@ -179,24 +177,6 @@ class _Building(DataflowBuilding):
         self._tree = tree
         #: aggregates that emit only final results
         self._emitted_once = emitted_once
-        self._places: dict[int, tuple[EventPlace, ...]] = {}
-        #: component of each outermost scope, the keys it is partitioned by, and what enters it
-        self._scopes: dict[int, int] = {}
-        self._keys: dict[int, tuple[str, ...]] = {}
-        self._entering: dict[int, list[Entered]] = {}
-        for output in tree.outputs:
-            for node in upstream(output):
-                if isinstance(node, Entered):
-                    self._entering.setdefault(id(node.scope), []).append(node)
-        #: groupings of each component, and that of each scope inside another
-        self._groupings: list[int] = []
-        #: groupings whose groups are those that their component is partitioned by, and the scopes
-        #: whose events are in one of them already
-        self._outermost: set[tuple[int, int]] = set()
-        self._direct: set[int] = set()
-        self._inner: dict[int, int] = {}
-        #: nodes that were visited, kept so that their ids stay unique
-        self._seen: list[object] = []
 
     def emit(self, node: Node, payload: pa.Schema, mode: str, view: int) -> None:
         """Make the events of a node, without hidden columns, the rows of a view."""
@@ -297,14 +277,6 @@ class _Building(DataflowBuilding):
         return self._add(component, Stateful((grouped,), payload, grouping, operator, text))
 
     # -- nodes -----------------------------------------------------------------------------
-
-    def _ungrouped(self, node: Node) -> tuple[EventPlace, ...]:
-        """Return where the events of a node outside all scopes come from."""
-        known = self._places.get(id(node))
-        if known is None:
-            self._seen.append(node)
-            known = self._places[id(node)] = self._place(node)
-        return known
 
     def _place(self, node: Node) -> tuple[EventPlace, ...]:
         match node:
@@ -555,25 +527,6 @@ class _Building(DataflowBuilding):
         grouping = self._grouping_of(scope, component)
         return self._add(component, Regroup((entered,), node.payload, grouping, scope.keys))
 
-    def _here(self, place: EventPlace, component: int, keys: tuple[str, ...]) -> int:
-        """Return the step of a component with the events of a place, sent to it if need be."""
-        return (
-            place.step if place.component == component else self._received(place, component, keys)
-        )
-
-    def _all_received(
-        self,
-        places: tuple[EventPlace, ...],
-        component: int,
-        keys: tuple[str, ...],
-        payload: pa.Schema,
-    ) -> int:
-        """Send the events of some places to a component; return the step that has them all."""
-        received = tuple(self._here(place, component, keys) for place in places)
-        if len(received) == 1:
-            return received[0]
-        return self._add(component, Merge(received, payload, 0))
-
     def _together(self, nodes: tuple[Node, ...], component: int) -> tuple[tuple[int, ...], int]:
         """Return the steps of nodes in one grouping, and that grouping."""
         steps = tuple(self._grouped(each, component) for each in nodes)
@@ -588,90 +541,6 @@ class _Building(DataflowBuilding):
             for step, node in zip(steps, nodes, strict=True)
         )
         return entered, grouping
-
-    # -- components and groupings ----------------------------------------------------------
-
-    def _component_of(self, node: Node) -> int:
-        """Return the component of a node's outermost scope."""
-        scope = node.scope
-        assert scope is not None
-        while scope.outer is not None:
-            scope = scope.outer
-        if id(scope) not in self._scopes:
-            self._seen.append(scope)
-            self._scopes[id(scope)] = self._chosen_component(scope)
-        return self._scopes[id(scope)]
-
-    def _chosen_component(self, scope: Scope) -> int:
-        """Return the component of an outermost scope: one before it, if it needs no exchange."""
-        entering = [each.before for each in self._entering[id(scope)]]
-        for node in entering:
-            keys, component = (
-                self._keys_inside(scope.keys, node),
-                self._ungrouped(node)[0].component,
-            )
-            if (
-                keys is not None
-                and component is not None
-                and all(self._may_enter(each, component, keys) for each in entering)
-            ):
-                self._keys[id(scope)] = keys
-                if keys == scope.keys and self._is_direct(entering, component):
-                    self._direct.add(id(scope))
-                return component
-        self._keys[id(scope)] = scope.keys
-        self._direct.add(id(scope))
-        return self._new_component()
-
-    def _is_direct(self, entering: Sequence[Node], component: int) -> bool:
-        """Return whether events of a component have the groups that they enter already.
-
-        Several inputs from there must be collected, so that operators get them in their order.
-        """
-        places = [place for each in entering for place in self._ungrouped(each)]
-        here = [self._of(component, each.step) for each in places if each.component == component]
-        known = (component, here[0]) in self._outermost
-        return len(here) == 1 and known and (len(places) == 1 or here[0] == 0)
-
-    def _may_enter(self, node: Node, component: int, keys: tuple[str, ...]) -> bool:
-        """Return whether events of a node can be grouped in a component partitioned by keys."""
-        for place in self._ungrouped(node):
-            if place.component == component:
-                if self._keys_inside(keys, node) != keys:
-                    return False
-            elif place.component is not None and self._leads(component, place.component):
-                return False
-        return True
-
-    def _keys_inside(self, keys: tuple[str, ...], node: Node) -> tuple[str, ...] | None:
-        """Return those of some keys that a node's component is partitioned by, if it is."""
-        if len(self._ungrouped(node)) != 1:
-            return None
-        found = key_columns(node, lambda scope: self._keys[id(scope)])
-        chosen = tuple(next((k for k in keys if k in each), "") for each in found or ())
-        # events are not sent by one column twice, though two keys of the component equal it
-        return chosen if chosen and all(chosen) and len({*chosen}) == len(chosen) else None
-
-    def _leads(self, origin: int, target: int) -> bool:
-        """Return whether events of a component reach another one."""
-        after = {edge.target for edge in self.edges if edge.origin == origin}
-        return target in after or any(self._leads(each, target) for each in after)
-
-    def _new_component(self) -> int:
-        self._groupings.append(1)
-        self.components[len(self.components)] = []
-        self._outermost.add((len(self.components) - 1, 0))
-        return len(self.components) - 1
-
-    def _grouping_of(self, scope: Scope, component: int) -> int:
-        if id(scope) not in self._inner:
-            self._seen.append(scope)
-            self._inner[id(scope)] = self._new_grouping(component)
-        return self._inner[id(scope)]
-
-    def _new_grouping(self, component: int) -> int:
-        self._groupings[component] += 1
-        return self._groupings[component] - 1
 
 
 def _parts(node: Node) -> Iterator[Node]:
