@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast, overload
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import IntegralType, StructType, TimestampNTZType, TimestampType
 
 from icestream.api.events import Events, events_of
 from icestream.api.query_warnings import warn_of_linecutting
@@ -113,9 +113,10 @@ def _check_time(df: DataFrame, time: str) -> None:
         msg = f"{asked}, ice.stream(df, time=...); the columns are {df.columns}"
         raise DefinitionError(msg) from None
     if not isinstance(kind, TimestampType | TimestampNTZType):
+        convert = "timestamp_millis" if isinstance(kind, IntegralType) else "to_timestamp"
         msg = (
             f"the time column {time!r} is {kind.simpleString()}, not a timestamp: convert it "
-            f"first, for example df.withColumn({time!r}, sf.timestamp_millis({time!r}))"
+            f"first, for example df.withColumn({time!r}, sf.{convert}({time!r}))"
         )
         raise DefinitionError(msg)
 
