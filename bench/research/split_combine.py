@@ -1,10 +1,9 @@
 """Whether computing and consolidating should be one component or two, by their cost.
 
 Idea: split, partial results are sent between the two all the time, but a key group moves without
-    its
-state and without a pause. Combined, nothing is sent, but a key group moves with all its panes, and
-pauses. Over the longest window, with T tuples of cost E each, W windows, P panes, G key groups of
-which M are moved, cost S to send, C to merge into one window, and K to move one pane of a key
+its state and without a pause. Combined, nothing is sent, but a key group moves with all its panes,
+and pauses. Over the longest window, with T tuples of cost E each, W windows, P panes, G key groups
+of which M are moved, cost S to send, C to merge into one window, and K to move one pane of a key
 group:
 
                  as printed                         with panes shared in both

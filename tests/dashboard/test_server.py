@@ -132,6 +132,20 @@ def test_every_page_has_a_token_of_its_own() -> None:
         assert len(one.token) >= 32
 
 
+def test_a_token_of_the_environment_stays_when_the_page_starts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ICESTREAM_UI_TOKEN", "prometheus-reads-this")
+    for _ in range(2):
+        with DashboardServer(QueryList()) as page:
+            assert page.token == "prometheus-reads-this"
+            assert ask(page, "metrics")[0] == 200
+            assert ask(page, "metrics", token="another-token-of-16")[0] == 403
+    monkeypatch.setenv("ICESTREAM_UI_TOKEN", "short")
+    with pytest.raises(DefinitionError, match=r"\(ICESTREAM_UI_TOKEN\) needs at least 16 letters"):
+        DashboardServer(QueryList())
+
+
 def test_a_token_that_is_easy_to_guess_is_refused() -> None:
     for token in ("short", "sixteen/letters/", "with spaces in it all"):
         with pytest.raises(DefinitionError, match="at least 16 letters"):

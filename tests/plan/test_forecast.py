@@ -93,7 +93,7 @@ def test_frames_over_one_stream_are_forecast_together() -> None:
 
 
 def test_a_load_of_nothing_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="events and keys"):
+    with pytest.raises(DefinitionError, match="keys at least 1; got 0 and 10"):
         StreamLoad(rate=0, keys=10)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import os
 import secrets
 import socket
 import threading
@@ -36,6 +37,8 @@ from icestream.dashboard import metrics
 from icestream.dashboard.query_list import QueryList
 
 LOOPBACK = "127.0.0.1"
+#: environment variable with the token of pages, for programs that read them after every restart
+TOKEN = "ICESTREAM_UI_TOKEN"
 #: seconds that a connection may be idle
 IDLE_SECONDS = 30.0
 
@@ -72,12 +75,17 @@ class DashboardServer:
     """
 
     def __init__(self, library: QueryList, port: int = 0, token: str | None = None) -> None:
-        """Listen on the loopback address; by default on a free port, with a random token."""
+        """Listen on the loopback address; by default on a free port.
+
+        Without a token it is that of the environment, `ICESTREAM_UI_TOKEN`, or else a random one.
+        """
         self.library = library
-        self.token = secrets.token_urlsafe(24) if token is None else token
+        given = os.environ.get(TOKEN) if token is None else token
+        self.token = secrets.token_urlsafe(24) if given is None else given
         if len(self.token) < 16 or not set(self.token) <= _TOKEN_CHARACTERS:
             msg = (
-                "a token needs at least 16 letters, digits, - and _; leave it out for a random one"
+                f"the token of the page ({TOKEN}) needs at least 16 letters, digits, - and _; "
+                "leave it out for a random one"
             )
             raise DefinitionError(msg)
         try:

@@ -71,7 +71,10 @@ def copy_checkpoint(location: str, target: str, *, clone: bool = False) -> Check
                 raise
             continue
         return CheckpointCopy(checkpoint.root, target, version, len(copied), sum(copied))
-    msg = f"{checkpoint.root} removes versions faster than they can be copied to {target}"
+    msg = (
+        f"the query on {checkpoint.root} removes versions faster than they can be copied to "
+        f"{target}: stop it while you copy, or copy to a faster place"
+    )
     raise CheckpointError(msg)
 
 
@@ -138,7 +141,7 @@ def _tables(checkpoint: Checkpoint, version: int) -> Iterator[str]:
     for table in CurrentTable.all_in(checkpoint.files, checkpoint.root):
         manifest = table.manifest(version)
         if manifest is None:
-            msg = f"the table {table.folder} has moved on"
+            msg = f"the table {table.folder} no longer has the files of version {version}"
             raise FileNotFoundError(msg)
         for name in (manifest.name, *sorted(manifest.names)):
             yield os.path.relpath(f"{table.folder}/{name}", checkpoint.root)

@@ -72,7 +72,8 @@ class StreamLoad:
         """Refuse impossible loads."""
         if self.rate <= 0 or self.keys < 1:
             msg = (
-                f"a load needs events and keys; got {self.rate} events per second, {self.keys} keys"
+                "the events per second must be above 0, and the keys at least 1; got "
+                f"{self.rate} and {self.keys}"
             )
             raise DefinitionError(msg)
 

@@ -171,5 +171,5 @@ def test_edges_that_make_no_sense_are_refused_with_advice() -> None:
     taken = edges.set_column(2, edges.schema.field(2), pa.array([-1], pa.int64()))
     with pytest.raises(InputError, match="cannot be retracted"):
         accepted(operator.on_changes(0, taken, groups, MINUS_INFINITY))
-    with pytest.raises(DefinitionError, match="no key columns other"):
+    with pytest.raises(DefinitionError, match="no columns other to be their keys"):
         Edges(PAYLOAD, ["other"])

@@ -92,8 +92,8 @@ class SessionRewriter(Rewriter):
         if len(wrong):
             row = rows.slice(int(wrong[0]), 1).to_pylist()[0]
             msg = (
-                f"the row {row} is not an open session: it ends the gap ({session.text}) after an "
-                "event, and the watermark must not have reached its end"
+                f"the row {row} is not an open session: its end must be later than the watermark, "
+                f"and the gap ({session.text}) or more after its start"
             )
             raise InputError(msg)
         return begins, ends

@@ -24,6 +24,7 @@ Cost: a chunk of each grouping in memory, in addition to the stores.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -46,6 +47,7 @@ from icestream.operators.dataflow.sorted_changes import (
     gathered,
     nested,
     pieces,
+    rows_of_group,
 )
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
@@ -364,13 +366,25 @@ class ComponentOperator:
         transient = self._may_pass(number, changes, watermark)
         counted = partial(self._staying, step.grouping, watermark=watermark) if transient else None
         cut = partial(pieces, rows=rows, groups=most, counted=counted)
+        #: rows so far of groups with more rows than a chunk has
+        pushed: Counter[int] = Counter()
         for chunk, entire, is_end in nested(changes, rows, cut) if inside else apart(changes, cut):
             self._entire = entire and number not in self._torn
             self._transient = transient
             if not self._entire:
                 self._torn |= self._spec.behind[number]
             self._stores.begin(step.grouping, watermark)
-            yield from self._pass_on(number, chunk, watermark)
+            try:
+                yield from self._pass_on(number, chunk, watermark)
+            except BudgetError as error:
+                if not entire:
+                    # the group will be read again when it has the rows of all its chunks
+                    group, _ = first_and_last(chunk)
+                    before = pushed[group] or chunk.num_rows
+                    error.needed = error.needed * rows_of_group(changes, group) // before
+                raise
+            if not entire:
+                pushed[first_and_last(chunk)[0]] += chunk.num_rows
             self._stores.rest()
             if received and is_end:
                 yield from self._settle_enough(watermark)

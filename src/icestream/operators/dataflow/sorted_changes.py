@@ -193,6 +193,11 @@ def nested(
             yield piece, entire, first == last < count
 
 
+def rows_of_group(changes: pa.RecordBatch, id_high: int) -> int:
+    """Return how many rows of changes belong to a group."""
+    return int(np.count_nonzero(_identities(changes) == np.uint64(id_high)))
+
+
 def between(changes: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     """Return the changes with `first <= id_high < last`, given sorted changes."""
     if changes.num_rows == 0:

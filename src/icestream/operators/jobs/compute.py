@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.key_runs import window_runs
+from icestream.kernels.window_runs import window_runs
 from icestream.operators.bad_rows import ROW_ERRORS, BadRows, Made
 from icestream.operators.dataflow.sorted_changes import order_in_runs, taken
 from icestream.operators.folding.sorted_runs import slice_bounds

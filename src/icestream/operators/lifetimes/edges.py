@@ -73,7 +73,10 @@ class Edges(LifetimeOperator):
     def __init__(self, payload: pa.Schema, keys: Sequence[str]) -> None:
         unknown = sorted(set(keys) - set(payload.names))
         if unknown:
-            msg = f"edges have no key columns {', '.join(unknown)}: have {', '.join(payload.names)}"
+            msg = (
+                f"the rows of edges have no columns {', '.join(unknown)} to be their keys: name "
+                f"some of {', '.join(payload.names)}"
+            )
             raise DefinitionError(msg)
         self.result = payload
         self._keys = [LE, *keys]

@@ -152,7 +152,7 @@ def continued(aggregate: Aggregate, view: View | None) -> Aggregate | None:
 
 
 def carried_fields(before: Plan, after: Plan) -> dict[Field, Field | None]:
-    """Return the old field that each field of a changed plan goes on with; None if it is new.
+    """Return the old field that each field of changed windows goes on with; None if it is new.
 
     These are fields of the same expression or, where an aggregate has another expression than
     before, those of the old expression.

@@ -69,8 +69,8 @@ class Frame:
             raise DefinitionError(msg)
         if self.within_range and (self.slide or self.partition != "key" or self.peers):
             msg = (
-                "a number of rows within a range of time is one of a group's own events, with a "
-                "row for every event"
+                "a frame of a number of rows within a range of time counts a group's own events "
+                "and has a row for every event: leave out the slide"
             )
             raise DefinitionError(msg)
         if self.range is not None and (self.range < 0 or self.reach <= 0):

@@ -92,7 +92,10 @@ class TransactionTable(ABC):
             except self._outrun():
                 continue
             return
-        msg = f"other writers of {self.layout.folder} commit faster than this query can follow"
+        msg = (
+            f"other writers of {self.layout.folder} commit faster than this query can follow: stop "
+            "them and start it again, or give it a table of its own"
+        )
         raise StorageError(msg)
 
     @abstractmethod

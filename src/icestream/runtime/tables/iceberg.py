@@ -153,7 +153,10 @@ class IcebergUpsertTable(UpsertTable):
                     return
                 continue
             return
-        msg = f"other writers of {self._table.name()} commit faster than this query can follow"
+        msg = (
+            f"other writers of {self._table.name()} commit faster than this query can follow: stop "
+            "them and start it again, or give it a table of its own"
+        )
         raise StorageError(msg)
 
     def _replace(self, version: int, rows: pa.Table) -> None:
@@ -260,8 +263,8 @@ def _partitions(name: str, table: Any) -> tuple[str, ...]:
     other = [str(each) for each in spec.fields if str(each.transform) != "identity"]
     if other:
         msg = (
-            f"the table {name} is partitioned by {other}: a query writes to tables that are "
-            "partitioned by the values of columns"
+            f"the table {name} is partitioned by {other}, but a query writes only to tables that "
+            "are partitioned by the values of columns: choose another table"
         )
         raise DefinitionError(msg)
     return tuple(schema.find_column_name(each.source_id) for each in spec.fields)
@@ -270,8 +273,8 @@ def _partitions(name: str, table: Any) -> tuple[str, ...]:
 def _folder(name: str, location: str) -> str:
     if urlparse(location).scheme not in ("", "file"):
         msg = (
-            f"the table {name} is at {location}: a query writes to tables in local folders and in "
-            f"object stores ({', '.join(SCHEMES)})"
+            f"the table {name} is at {location}, but a query writes only to tables in local "
+            f"folders and in object stores ({', '.join(SCHEMES)}): choose another table"
         )
         raise DefinitionError(msg)
     return os.path.abspath(location.removeprefix("file://"))

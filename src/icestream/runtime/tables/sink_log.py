@@ -99,7 +99,10 @@ class SinkLog:
     def read(self, name: str) -> list[Entry]:
         version, *lines = self._files.read(f"{self.folder}/{LOG}/{name}").decode().splitlines()
         if version != _VERSION:
-            msg = f"the log of {self.folder} has version {version!r}; this Icestream reads v1"
+            msg = (
+                f"the log of Spark's file sink in {self.folder} has version {version!r}, and this "
+                "Icestream reads v1: write to another folder"
+            )
             raise DefinitionError(msg)
         return [json.loads(line) for line in lines]
 

@@ -35,7 +35,7 @@ from icestream.sql.relations.tree import Grouped, Project, Relation, TimeWindow,
 from icestream.sql.relations.window_calls import read_window, window_call
 from icestream.sql.statements.aggregates import AggregateCall, called
 from icestream.sql.statements.dialect import written
-from icestream.sql.statements.grouping import read_grouping
+from icestream.sql.statements.grouping_sets import read_grouping
 
 
 @dataclass(frozen=True)

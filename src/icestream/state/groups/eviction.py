@@ -351,14 +351,17 @@ class GroupEviction:
         held = np.cumsum(self._memory.blocks_of(slots))
         self.evict(slots[: int(np.searchsorted(held, blocks)) + 1])
 
-    def failure(self, needed: int, what: str = "") -> BudgetError:
-        """Return the error for bytes of rows that must be in memory together and do not fit."""
-        return self._failed(needed, self._heap.most * self._heap.block_bytes, what)
+    def failure(self, needed: int, what: str = "", enough: int = 0) -> BudgetError:
+        """Return the error for bytes of rows that must be in memory together and do not fit.
 
-    def _failed(self, needed: int, limit: int, what: str = "") -> BudgetError:
+        Its advice is for `enough` bytes, if these are more.
+        """
+        return self._failed(needed, self._heap.most * self._heap.block_bytes, what, enough)
+
+    def _failed(self, needed: int, limit: int, what: str = "", enough: int = 0) -> BudgetError:
         """Return the error for bytes beyond a limit that is a part of the budget."""
         error = fail(self._budget, needed, what or self.name)
-        total = -(-self._budget.total * needed // max(1, limit))
+        total = -(-self._budget.total * max(needed, enough) // max(1, limit))
         error.needed = max(error.needed, self._budget.whole(total))
         return error
 

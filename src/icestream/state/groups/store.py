@@ -30,7 +30,7 @@ References: ICE, incremental cold-state management; admission to a cache on the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -71,6 +71,9 @@ GROUPS = 11 / 32
 HEAP = 15 / 32
 #: a group of more than this part of the heap is not read as a whole where it need not be
 LARGE = 4
+#: advice about rows that do not fit is for this part more than the largest group has: groups that
+#: come later in the version may have a little more
+MARGIN = 8
 #: worn words of a group that are not worth consolidating it
 FEW_WORN = 64
 
@@ -466,15 +469,21 @@ class GroupStore(Groups):
         """Raise BudgetError if the rows of a group do not fit into memory as a whole."""
         name = self._synopses[synopsis].name
         self._check_bytes(
-            f"all rows {name!r} of one group", 8 * int(self._words(synopsis, slots)[0])
+            f"all rows {name!r} of one group",
+            8 * int(self._words(synopsis, slots)[0]),
+            lambda: 8 * int(self._words(synopsis, self.directory.every()).max()),
         )
 
-    def _check_bytes(self, what: str, size: int) -> None:
-        """Raise BudgetError if rows do not fit into memory together."""
+    def _check_bytes(self, what: str, size: int, largest: Callable[[], int] | None = None) -> None:
+        """Raise BudgetError if rows do not fit into memory together.
+
+        Its advice is for the `largest` ones that will have to fit, and for a little more.
+        """
         if size > 8 * self.heap.most * self.heap.block_words and self.eviction.pressure is not None:
             self.eviction.pressure.take_back()
         if size > 8 * self.heap.most * self.heap.block_words:
-            raise self.eviction.failure(size, what)
+            most = size if largest is None else max(size, largest())
+            raise self.eviction.failure(size, what, most + most // MARGIN)
 
     def _words(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups in one synopsis, in memory and on the log."""

@@ -372,7 +372,9 @@ class VersionStore:
     ) -> Takeover | None:
         epoch = standing.epoch + 1
         if epoch > LAST_EPOCH:
-            msg = f"{self.root} was opened {LAST_EPOCH} times, and cannot be once more"
+            msg = (
+                f"{self.root} cannot be opened more than {LAST_EPOCH} times: start a new checkpoint"
+            )
             raise CheckpointError(msg)
         taken = Takeover(epoch, standing.version if after is None else after, owner)
         if not self._put(place, sealed(taken.to_json())):

@@ -1,4 +1,4 @@
-"""The obvious versions of the kernels in `icestream.kernels.key_runs`."""
+"""The obvious versions of the kernels in `icestream.kernels.window_runs`."""
 
 from __future__ import annotations
 

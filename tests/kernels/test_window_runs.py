@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.kernels.key_runs import window_runs
-from tests.oracles.kernels.key_runs import window_runs_reference
+from icestream.kernels.window_runs import window_runs
+from tests.oracles.kernels.window_runs import window_runs_reference
 
 
 @given(
