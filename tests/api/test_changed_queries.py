@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.api.query_warnings import QueryWarning
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import CheckpointError, DefinitionError
 from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
@@ -103,3 +103,24 @@ def test_an_aggregate_is_added_to_a_table_of_what_holds(
     assert {tuple(row[name] for name in ("key", "total", "n", "since")) for row in lake} == wanted
     query = started(total, ice.count().alias("n"), ice.sum("x + 0").alias("since"))
     assert {tuple(row) for row in query.table().collect()} == wanted
+
+
+def test_columns_behind_state_keep_their_zone(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", calls(0))
+
+    def begin(zone: str) -> None:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        stream = ice.stream(feed.stream(), "ts", slack="2 seconds")
+        text = "SELECT key, hour(max(ts)) AS h FROM calls GROUP BY key"
+        query = ice.sql(text, calls=stream).writeStream.outputMode("update")
+        run(query.format("parquet").option("path", f"{tmp_path}/out"), tmp_path)
+
+    try:
+        begin("Europe/Berlin")
+        feed.add(calls(1))
+        with pytest.raises(CheckpointError, match=r"in Europe/Berlin .* in Asia/Tokyo"):
+            begin("Asia/Tokyo")
+        begin("Europe/Berlin")
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    assert {row.h for row in spark.read.parquet(f"{tmp_path}/out").collect()} == {1}

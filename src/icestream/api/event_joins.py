@@ -44,7 +44,7 @@ from icestream.plan.joins.multi_join import Equal, check_comparable, joined
 from icestream.plan.nodes.events import Applied, Matched
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.lifetimes import Point, WindowLifetime
-from icestream.sql.expressions.compile import Predicate
+from icestream.sql.expressions.compile import Predicate, in_zone
 from icestream.sql.expressions.tree import quoted
 
 if TYPE_CHECKING:
@@ -153,13 +153,14 @@ def paired(left: Events, right: Events, on: On | None, where: str | None) -> Eve
     if on is not None:
         mine, theirs, keys = _with_shared_keys(left, right, on)
         return mine.groupApply(keys, lambda a, b: paired(a, b, None, where), theirs)
-    operator, text = _joining(left, right, where)
+    operator, residual = _joining(left, right, where)
+    text = "join" if residual is None else in_zone(f"join where {residual.text}", residual.bound)
     grows = left._node.grows and right._node.grows
     return left._applied(operator, text, grows=grows, other=right)
 
 
-def _joining(left: Events, right: Events, where: str | None) -> tuple[StreamJoin, str]:
-    """Return the operator that pairs two streams of a group, and its text."""
+def _joining(left: Events, right: Events, where: str | None) -> tuple[StreamJoin, Predicate | None]:
+    """Return the operator that pairs two streams of a group, and its condition."""
     scope = left._scope("join", "join(other, on=...)")
     ours, others = left._node.payload, right._node.payload
     names = [*ours.names, *(_twin(n) if n in scope.keys else n for n in others.names)]
@@ -168,7 +169,7 @@ def _joining(left: Events, right: Events, where: str | None) -> tuple[StreamJoin
         msg = f"both sides of the join have {twice}: rename them with select('x AS y')"
         raise DefinitionError(msg)
     pairs = pa.schema([f.with_name(n) for f, n in zip([*ours, *others], names, strict=True)])
-    residual = None if where is None else Predicate.bind(pairs, where)
+    residual = None if where is None else Predicate.bind(pairs, where, zone=left._zone)
     operator = StreamJoin(
         ours,
         others,
@@ -176,7 +177,7 @@ def _joining(left: Events, right: Events, where: str | None) -> tuple[StreamJoin
         None if residual is None else residual.mask,
         hidden=[_twin(key) for key in scope.keys],
     )
-    return operator, "join" if residual is None else f"join where {residual.text}"
+    return operator, residual
 
 
 def may_defer(streams: Sequence[Events], on: On | None) -> bool:
@@ -267,9 +268,13 @@ def _once(
     early: Bounds = (0, 0),
 ) -> Events:
     """Return rows of a join by match that one operator can make too, without retracting any."""
-    pairs = None if kind == "anti" and where is None else _joining(left, right, where)[0]
+    pairs, residual = None, None
+    if kind != "anti" or where is not None:
+        pairs, residual = _joining(left, right, where)
     operator = MatchJoin(left._node.payload, right._node.payload, pairs, kind, bounds, early)
-    text = f"{kind} join {bounds[0]} to {bounds[1]}" + ("" if where is None else f" where {where}")
+    text = f"{kind} join {bounds[0]} to {bounds[1]}"
+    if residual is not None:
+        text = in_zone(f"{text} where {where}", residual.bound)
     once = left._applied(operator, text, grows=True, other=right)._node
     assert isinstance(once, Applied)
     node = made._node

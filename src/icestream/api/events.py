@@ -65,8 +65,9 @@ from icestream.plan.windows.lifetimes import (
     WindowLifetime,
 )
 from icestream.runtime.spark.arrow_types import from_arrow_schema
+from icestream.runtime.spark.session import zone_of
 from icestream.runtime.spark.sink import as_they_are
-from icestream.sql.expressions.compile import Predicate, Projection
+from icestream.sql.expressions.compile import Predicate, Projection, in_zone
 
 #: numbers that identify sources while a query is written
 _TAGS = count()
@@ -104,6 +105,12 @@ class Events(StreamWords):
     def _types(self) -> StructType:
         return from_arrow_schema(self._node.payload)
 
+    @property
+    def _zone(self) -> str:
+        """Return the zone of the session, in which expressions read times."""
+        part = next(iter(self._parts.values()), None)
+        return "UTC" if part is None else zone_of(part.frame.sparkSession)
+
     def events(self) -> Events:
         """Return the events themselves, as those of a stream.
 
@@ -122,8 +129,9 @@ class Events(StreamWords):
             >>> long_calls = events.where("busyTime > 600")
         """
         text = sql_text(condition, self._node.payload, "where")
-        predicate = Predicate.bind(self._node.payload, text)
-        return self._mapped(Filtering(predicate), self._node.payload, f"where {predicate.text}")
+        predicate = Predicate.bind(self._node.payload, text, zone=self._zone)
+        shown = in_zone(f"where {predicate.text}", predicate.bound)
+        return self._mapped(Filtering(predicate), self._node.payload, shown)
 
     def select(self, *expressions: str | Column) -> Events:
         """Select columns, or expressions over them as in `selectExpr`; the keys of a group stay.
@@ -141,11 +149,13 @@ class Events(StreamWords):
         """Select columns; none if nothing but the number of events counts."""
         scope = self._node.scope
         texts = [sql_text(each, self._node.payload, "select") for each in expressions]
-        projection = Projection.bind(self._node.payload, texts)
+        zone = self._zone
+        projection = Projection.bind(self._node.payload, texts, zone=zone)
         if scope is not None:
-            missing = [key for key in scope.keys if key not in projection.schema.names]
-            projection = Projection.bind(self._node.payload, [*map(quoted, missing), *texts])
-        return self._mapped(Projecting(projection), projection.schema, f"select {', '.join(texts)}")
+            missing = [quoted(key) for key in scope.keys if key not in projection.schema.names]
+            projection = Projection.bind(self._node.payload, [*missing, *texts], zone=zone)
+        shown = in_zone(f"select {', '.join(texts)}", *projection.items)
+        return self._mapped(Projecting(projection), projection.schema, shown)
 
     def alterLifetime(self, duration: str | int | None) -> Events:
         """Let each event live for a duration from its start; None means forever.
@@ -348,7 +358,7 @@ class Events(StreamWords):
         if late not in ("close", "drop"):
             msg = f"late must be 'close' or 'drop'; got {late!r}"
             raise DefinitionError(msg)
-        edge_rows = EdgeRows.bind(node.payload, start, end, since)
+        edge_rows = EdgeRows.bind(node.payload, start, end, since, zone=self._zone)
 
         def edges_of(rows: Events) -> Events:
             return rows._mapped(edge_rows, edge_rows.schema(node.payload), edge_rows.text)
@@ -415,7 +425,7 @@ class Events(StreamWords):
         if self._node.scope is not None:
             msg = "return the events of a group from groupApply's function before writing them"
             raise DefinitionError(msg)
-        compile_ = partial(compiled, ((self._node, mode),))
+        compile_ = partial(compiled, ((self._node, mode),), zone=self._zone)
         return built(self._parts, needed_columns(self._node), compile_)
 
     # -- making nodes ----------------------------------------------------------------------

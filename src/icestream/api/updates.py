@@ -42,6 +42,7 @@ from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.updates import LOAD, Latest
 from icestream.runtime.spark.arrow_types import from_arrow_schema
+from icestream.runtime.spark.session import zone_of
 from icestream.runtime.spark.sink import no_rows
 from icestream.sql.ddl import schema_of
 from icestream.state.keys import KeyCodec
@@ -249,7 +250,7 @@ class LatestBy(StepWords, ColumnWords):
 
     @property
     def _zone(self) -> str:
-        return str(self._parts[0].frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+        return zone_of(self._parts[0].frame.sparkSession)
 
     @property
     def _frame(self) -> DataFrame:

@@ -5,6 +5,8 @@ from __future__ import annotations
 #: microseconds since the epoch, or a length of time in microseconds
 Micros = int
 
+#: 24 hours, whatever days a zone has
+DAY: Micros = 86_400_000_000
 #: a Gregorian year, on average
 YEAR: Micros = 31_556_952_000_000
 #: event times are at most so far from the epoch, either way: about 146,000 years

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
+from icestream.core.times import DAY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.dataflow.steps import JoinMany, Sole, Stateful
 from icestream.plan.computation import Computation
@@ -48,7 +48,6 @@ from icestream.plan.windows.session import Session
 from icestream.state.queue.windows.spec import UpdateWindows
 
 #: how long events that live forever are counted
-DAY: Micros = 86_400 * cost.SECOND
 #: bytes of a group besides its row: its directory entry
 GROUP_BYTES = 24
 #: bytes of a waiting key besides its value: id, times, queue position

@@ -12,6 +12,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.sql.expressions.compile import Predicate, Projection, parse
+from icestream.sql.expressions.types import TIMESTAMP
 
 BATCH = pa.RecordBatch.from_pydict(
     {
@@ -158,7 +159,9 @@ def test_the_zone_is_that_of_the_session() -> None:
         "1969-12-31 18:59:59.999999",
     ]
     local = parse("timestamp '2024-07-01'").bind(BATCH.schema, zone="America/New_York")
-    assert local.type == pa.timestamp("us", "America/New_York")
+    assert local.type == TIMESTAMP
+    assert local.zone == "America/New_York"
+    assert parse("at + INTERVAL '1' HOUR").bind(BATCH.schema, zone="Asia/Tokyo").zone == "UTC"
     assert local.evaluate(BATCH[:1]).cast(pa.int64()).to_pylist() == [1_719_806_400_000_000]
 
 

@@ -32,7 +32,7 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 from icestream.operators.lifetimes.edges import END, KIND, POINT, START
-from icestream.sql.expressions.compile import Bound, Predicate, parse
+from icestream.sql.expressions.compile import Bound, Predicate, in_zone, parse
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,21 @@ class EdgeRows:
     text: str
 
     @classmethod
-    def bind(cls, payload: pa.Schema, start: str, end: str, since: str) -> EdgeRows:
+    def bind(
+        cls, payload: pa.Schema, start: str, end: str, since: str, *, zone: str = "UTC"
+    ) -> EdgeRows:
         """Bind the conditions, and the expression for the start of an ending event, to columns."""
         expression = parse(since)
-        began = expression.bind(payload)
+        began = expression.bind(payload, zone=zone)
         if not pa.types.is_timestamp(began.type):
             msg = (
                 f"since={since!r} must be a time, not {began.type}: for an end edge it is when "
                 "the event began"
             )
             raise DefinitionError(msg)
-        starts, ends = (Predicate.bind(payload, each) for each in (start, end))
+        starts, ends = (Predicate.bind(payload, each, zone=zone) for each in (start, end))
         text = f"edges, start where {starts.text}, end where {ends.text} since {expression}"
-        return cls(starts, ends, began, text)
+        return cls(starts, ends, began, in_zone(text, starts.bound, ends.bound, began))
 
     def schema(self, payload: pa.Schema) -> pa.Schema:
         return pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload])

@@ -70,11 +70,13 @@ def with_features(node: Node, calls: Sequence[FeatureCall]) -> Framed:
     )
 
 
-def feature_columns(payload: pa.Schema, columns: Sequence[tuple[str, str]]) -> Projection:
+def feature_columns(
+    payload: pa.Schema, columns: Sequence[tuple[str, str]], *, zone: str = "UTC"
+) -> Projection:
     """Return what computes the columns of events from their features."""
     before = [name for name in payload.names if not name.startswith(_HIDDEN)]
     texts = [f"({text}) AS {quoted(name)}" for name, text in columns]
-    return Projection.bind(payload, [*map(quoted, before), *texts])
+    return Projection.bind(payload, [*map(quoted, before), *texts], zone=zone)
 
 
 def _result(payload: pa.Schema, adding: _Columns) -> pa.Schema:

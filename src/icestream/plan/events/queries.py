@@ -95,7 +95,7 @@ from icestream.plan.nodes.events import (
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
 from icestream.plan.windows.frame import Frame
-from icestream.sql.expressions.compile import Predicate, Projection
+from icestream.sql.expressions.compile import Predicate, Projection, in_zone
 from icestream.sql.expressions.tree import quoted
 
 
@@ -105,10 +105,12 @@ def compiled(
     sources: tuple[Source, ...],
     columns: tuple[pa.Schema, ...],
     time: pa.DataType,
+    *,
+    zone: str = "UTC",
 ) -> Dataflow:
     """Return the dataflow that computes queries over events: nodes, each with its output mode.
 
-    `numbers` maps the tags of sources to their numbers.
+    `numbers` maps the tags of sources to their numbers; expressions read times in a zone.
     """
     outputs = tuple((as_table(node) if mode == "now" else node, mode) for node, mode in outputs)
     outputs = with_final_plans(outputs)
@@ -116,7 +118,7 @@ def compiled(
     modes = [mode for _, mode in outputs]
     forgets = all(mode == "now" and forgets_past(node) for node, mode in outputs)
     once = emitted_once(zip(tree.outputs, modes, strict=True))
-    building = _Building(numbers, tree, once, forgets_past=forgets)
+    building = _Building(numbers, tree, once, forgets_past=forgets, zone=zone)
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
     components, edges = in_order(building.components, building.edges)
@@ -155,8 +157,10 @@ class _Building(DataflowBuilding):
         emitted_once: Sequence[Applied],
         *,
         forgets_past: bool,
+        zone: str,
     ) -> None:
         super().__init__()
+        self._zone = zone
         #: whether nobody asks for instants before the latest event
         self._forgets_past = forgets_past
         self._numbers = numbers
@@ -316,13 +320,17 @@ class _Building(DataflowBuilding):
             self._traced(each, stored=True)
             received = self._all_received(self._ungrouped(each), component, keys, each.payload)
             steps.append(received)
+        where, text = None, join_text(node)
+        if node.where is not None:
+            where = Predicate.bind(node.payload, node.where, zone=self._zone)
+            text = in_zone(text, where.bound)
         spec = MultiJoinSpec(
             self._tree.numbers[id(node)],
             tuple(each.payload for each in node.inputs),
             node.columns,
             node.spilling.partitions,
-            None if node.where is None else Predicate.bind(node.payload, node.where),
-            join_text(node),
+            where,
+            text,
         )
         step = self._add(component, JoinMany(tuple(steps), node.payload, 0, spec))
         return EventPlace(node.payload, component, step)
@@ -354,9 +362,10 @@ class _Building(DataflowBuilding):
         step = self._add(
             component, Sole(tuple(received), spec.result, 0, spec, "events with their features")
         )
-        change = Projecting(feature_columns(spec.result, node.columns))
+        columns = feature_columns(spec.result, node.columns, zone=self._zone)
         text = ", ".join(f"{text} AS {name}" for name, text in node.columns)
-        step = self._add(component, Map((step,), node.payload, 0, change, f"with {text}"))
+        text = in_zone(f"with {text}", *columns.items)
+        step = self._add(component, Map((step,), node.payload, 0, Projecting(columns), text))
         return EventPlace(node.payload, component, step, numbered=True)
 
     def _features(self, features: Sequence[Feature], places: Sequence[EventPlace]) -> EventPlace:
@@ -370,13 +379,12 @@ class _Building(DataflowBuilding):
         received = []
         is_object = _is_object(features[0], places[0].payload)
         for place in places:
-            projection = Projection.bind(place.payload, texts)
+            projection = Projection.bind(place.payload, texts, zone=self._zone)
             # groups of rows have their keys, so that people can read them
             hidden = () if is_object else keys
             narrow = pa.schema([each for each in projection.schema if each.name not in hidden])
-            chosen = self._step_or_map(
-                place, Projecting(projection), projection.schema, f"select {', '.join(texts)}"
-            )
+            shown = in_zone(f"select {', '.join(texts)}", *projection.items)
+            chosen = self._step_or_map(place, Projecting(projection), projection.schema, shown)
             by_arrival = not is_object
             received.append(self._received(chosen, component, keys, narrow, by_arrival=by_arrival))
         frames: dict[Frame, list[Aggregate]] = {}

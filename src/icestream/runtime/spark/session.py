@@ -44,6 +44,14 @@ _COMPILES_LATE = (
 )
 
 
+def zone_of(spark: SparkSession) -> str:
+    """Return the time zone of a session, by a name that Arrow knows; UTC for all of its names."""
+    jvm: Any = spark._jvm
+    dates = jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils
+    name = dates.getZoneId(spark.conf.get("spark.sql.session.timeZone")).normalized().getId()
+    return "UTC" if name == "Z" else str(name)
+
+
 def settings() -> dict[str, str]:
     """Return the settings that Icestream recommends for a Spark session.
 

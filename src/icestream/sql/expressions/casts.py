@@ -297,6 +297,12 @@ def caster(source: pa.DataType, target: pa.DataType) -> Caster | None:
     return _CASTS.get((_family(source), _family(target)))
 
 
+def read_locally(source: pa.DataType, target: pa.DataType) -> tuple[pa.DataType, ...]:
+    """Return the types of a cast if it reads or makes local times; none otherwise."""
+    local = any(is_text(each) or each in (DATE, NTZ) for each in (source, target))
+    return (source, target) if local else ()
+
+
 def always_works(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether a cast always works: every value has a counterpart in the target type."""
     if source in (target, NULL):

@@ -80,7 +80,9 @@ class Expression:
             schema: the columns of the batches.
             zone: time zone of the session, for dates, hours and text of timestamps.
         """
-        return Bound(_Binder(self.text, schema, zone).value(self.root), self.name)
+        context = Context(self.text, zone)
+        value = _Binder(schema, context).value(self.root)
+        return Bound(value, self.name, zone if context.is_local else "UTC")
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Bound:
     _value: Value
     #: name of the result
     name: str
+    #: zone that results depend on
+    zone: str = "UTC"
 
     @property
     def type(self) -> pa.DataType:
@@ -119,6 +123,12 @@ class Bound:
         if batch.num_rows == 0:
             return pa.nulls(0, self.type)
         return as_array(self._value.evaluate(BatchRows(batch)), batch.num_rows)
+
+
+def in_zone(text: str, *expressions: Bound) -> str:
+    """Return a text about expressions with the zone that they depend on, unless it is UTC."""
+    zones = {each.zone for each in expressions} - {"UTC"}
+    return " ".join([text, *(f"in {zone}" for zone in sorted(zones))])
 
 
 def parse(text: str) -> Expression:
@@ -212,9 +222,9 @@ def _column(field: pa.Field) -> ColumnValue:
 class _Binder:
     """Binds the parts of one expression."""
 
-    def __init__(self, text: str, schema: pa.Schema, zone: str) -> None:
+    def __init__(self, schema: pa.Schema, context: Context) -> None:
         self._schema = schema
-        self._context = Context(text, zone)
+        self._context = context
 
     def value(self, node: tree.ExpressionNode) -> Value:
         match node:
@@ -227,8 +237,7 @@ class _Binder:
             case tree.Member(of=of, name=name):
                 return self._field(node, self.value(of), name)
             case tree.Cast(of=of, type=kind, gently=gently):
-                target = pa.timestamp("us", self._context.zone) if types.is_zoned(kind) else kind
-                return self._context.cast(node, self.value(of), target, gently=gently)
+                return self._context.cast(node, self.value(of), kind, gently=gently)
             case tree.CaseWhen():
                 return self._case(node)
             case tree.Call():

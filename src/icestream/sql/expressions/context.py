@@ -40,12 +40,21 @@ OVERFLOW = "has a result out of range"
 _ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], ["row"])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Context:
     """The text that is being bound and the time zone of the session."""
 
     text: str
     zone: str
+    #: whether values depend on the zone
+    is_local: bool = False
+
+    def zone_for(self, *kinds: pa.DataType) -> str:
+        """Return the zone in which a function reads instants; without any it needs none."""
+        if not any(map(types.is_zoned, kinds)):
+            return "UTC"
+        self.is_local = True
+        return self.zone
 
     def error(self, node: tree.ExpressionNode, message: str) -> DefinitionError:
         """Return an error that points at a part of the text."""
@@ -87,7 +96,7 @@ class Context:
             raise self.error(node, message)
         if isinstance(value, Constant) and not value.scalar.is_valid:
             return Constant(pa.scalar(None, kind))
-        zone = self.zone
+        zone = self.zone_for(*casts.read_locally(value.type, kind))
         if isinstance(value, Constant) and not gently:
             found = change(pa.repeat(value.scalar, 1), kind, zone)
             if found.null_count:
@@ -139,8 +148,6 @@ class Context:
         if kind is None:
             message = ", ".join(type_name(value.type) for value in values)
             raise self.error(node, f"these have no common type: {message}; write CAST(... AS ...)")
-        if types.is_zoned(kind):
-            kind = pa.timestamp("us", self.zone)
         pairs = zip(nodes, values, strict=True)
         return kind, [self.cast(each, value, kind) for each, value in pairs]
 

@@ -5,8 +5,9 @@ of the session; so it is converted to a local timestamp, which has no zone, proc
 back. Text is parsed by one regular expression for all rows.
 
 Invariants:
-1. A local time that occurs twice means the earlier one, and one that does not exist is moved
-   forward by the gap, as in Spark (`test_oracle_zones_with_summer_time`).
+1. A local time that occurs twice means the earlier one, or behind sums of days the one with the
+   offset of before, and one that does not exist is moved forward by the gap, as in Spark
+   (`test_oracle_zones_with_summer_time`, `test_oracle_days_of_a_zone`).
 2. Text that is not a time is NULL (`test_oracle_casts`).
 
 Limits: years 0001 to 9999 in text. After 2037 Arrow knows no daylight saving time. Zones in text:
@@ -23,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.arrays import Ints
+from icestream.core.times import DAY
 from icestream.sql.expressions.decimals import valid
 from icestream.sql.expressions.types import DATE, INT, NTZ, is_zoned
 
-DAY = 86_400_000_000
 _SECOND = 1_000_000
 BLANKS = "".join(map(chr, range(33))) + "\x7f"
 
@@ -167,9 +168,12 @@ def add(array: pa.Array, interval: pa.Array, zone: str, sign: int = 1) -> pa.Arr
         start = micros_of(array)
         return _checked_sum(start, length, ok, array.type)
     local = to_local(array, zone)
-    moved = to_instant(_checked_sum(micros_of(local), days, ok, NTZ), zone)
-    # if no day is added, an hour that occurs twice does not change
-    kept = np.where(days == 0, micros_of(array), micros_of(moved))
+    target = _checked_sum(micros_of(local), days, ok, NTZ)
+    moved = to_instant(target, zone)
+    # of an hour that occurs twice, it is the one with the offset of before
+    apart = micros_of(array) + days
+    again = to_local(from_micros(apart, valid(target), array.type), zone)
+    kept = np.where(micros_of(again) == micros_of(target), apart, micros_of(moved))
     return _checked_sum(kept, length - days, ok & valid(moved), array.type)
 
 

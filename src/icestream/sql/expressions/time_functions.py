@@ -24,17 +24,13 @@ from icestream.sql.expressions.arithmetic import whole
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
 from icestream.sql.expressions.evaluation import Value
 from icestream.sql.expressions.operators import Builder, arithmetic_operator
-from icestream.sql.expressions.types import BIGINT, DATE, INT, type_name
+from icestream.sql.expressions.types import BIGINT, DATE, INT, TIMESTAMP, type_name
 
 _DATE_PARTS = (
     "year", "quarter", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday",
     "weekofyear",
 )  # fmt: skip
 _CLOCK_PARTS = ("hour", "minute", "second")
-
-
-def _zoned(ctx: Context) -> pa.DataType:
-    return pa.timestamp("us", ctx.zone)
 
 
 def _to_number(divisor: int) -> Builder:
@@ -47,7 +43,7 @@ def _to_number(divisor: int) -> Builder:
         if not types.is_zoned(args[0].type) and args[0].type not in (types.NTZ, types.NULL):
             message = f"this is {type_name(args[0].type)}; TIMESTAMP is needed here"
             raise ctx.error(node.args[0], message)
-        return ctx.call(node, BIGINT, kernel, [ctx.cast(node.args[0], args[0], _zoned(ctx))])
+        return ctx.call(node, BIGINT, kernel, [ctx.cast(node.args[0], args[0], TIMESTAMP)])
 
     return build
 
@@ -60,14 +56,13 @@ def _from_number(factor: int) -> Builder:
         if not types.is_whole(args[0].type) and args[0].type != types.NULL:
             message = f"this is {type_name(args[0].type)}; a whole number is needed here"
             raise ctx.error(node.args[0], message)
-        kind = _zoned(ctx)
 
         def kernel(array: pa.Array) -> pa.Array:
-            return multiply(array, pa.scalar(factor, BIGINT)).view(kind)
+            return multiply(array, pa.scalar(factor, BIGINT)).view(TIMESTAMP)
 
         fails = (OVERFLOW, "times end about 292,000 years from now; check the unit")
         value = ctx.cast(node.args[0], args[0], BIGINT)
-        return ctx.call(node, kind, kernel, [value], fails=fails)
+        return ctx.call(node, TIMESTAMP, kernel, [value], fails=fails)
 
     return build
 
@@ -78,10 +73,9 @@ def _truncate(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     if unit is None:
         known = "year, quarter, month, week, day, hour, minute, second, millisecond"
         raise ctx.error(node.args[0], f"this is not a unit of time; write one of {known}")
-    kind = _zoned(ctx)
-    value = ctx.to(node.args[1], args[1], kind)
-    kernel = partial(times.truncate, unit=unit, zone=ctx.zone)
-    return ctx.call(node, kind, kernel, [value])
+    value = ctx.to(node.args[1], args[1], TIMESTAMP)
+    kernel = partial(times.truncate, unit=unit, zone=ctx.zone_for(TIMESTAMP))
+    return ctx.call(node, TIMESTAMP, kernel, [value])
 
 
 def _truncate_date(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
@@ -112,20 +106,21 @@ def _format(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     if not isinstance(pattern, str) or not is_pattern(pattern):
         known = ", ".join(_PATTERNS)
         raise ctx.error(node.args[1], f"write a pattern of {known} and signs between them")
-    value = args[0] if args[0].type == types.NTZ else ctx.to(node.args[0], args[0], _zoned(ctx))
+    value = args[0] if args[0].type == types.NTZ else ctx.to(node.args[0], args[0], TIMESTAMP)
     unit = [unit for word, (_, unit) in _PATTERNS.items() if word in pattern][-1]
     written = re.sub("[A-Za-z]+", lambda word: _PATTERNS[word[0]][0], pattern)
-    kernel = partial(times.formatted, pattern=written, unit=unit, zone=ctx.zone)
+    kernel = partial(times.formatted, pattern=written, unit=unit, zone=ctx.zone_for(value.type))
     return ctx.call(node, types.STRING, on_arrays(kernel), [value])
 
 
 def _part(name: str) -> Builder:
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         value = args[0]
-        kind = DATE if name in _DATE_PARTS else _zoned(ctx)
+        kind = DATE if name in _DATE_PARTS else TIMESTAMP
         if value.type != types.NTZ:
             value = ctx.to(node.args[0], value, kind)
-        return ctx.call(node, INT, partial(times.part, name=name, zone=ctx.zone), [value])
+        zone = ctx.zone_for(value.type)
+        return ctx.call(node, INT, partial(times.part, name=name, zone=zone), [value])
 
     return build
 
@@ -135,7 +130,7 @@ def _to_date(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
 
 
 def _to_timestamp(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    return ctx.cast(node, args[0], _zoned(ctx))
+    return ctx.cast(node, args[0], TIMESTAMP)
 
 
 def _date_move(sign: str) -> Builder:

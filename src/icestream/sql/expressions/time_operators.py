@@ -17,10 +17,11 @@ from functools import partial
 
 import pyarrow as pa
 
+from icestream.core.times import DAY
 from icestream.sql.expressions import arithmetic, decimals, time_arrays, tree, types
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
 from icestream.sql.expressions.evaluation import Kernel, Value
-from icestream.sql.expressions.types import BIGINT, DATE, INT, INTERVAL
+from icestream.sql.expressions.types import BIGINT, DATE, INT, INTERVAL, TIMESTAMP
 
 _FAR = (OVERFLOW, "filter out times this far away")
 _WHOLE: dict[str, Kernel] = {
@@ -76,12 +77,14 @@ def _moved(ctx: Context, node: tree.Call, a: Value, b: Value, sign: int) -> Valu
     """Return a time plus or minus an interval; a date plus whole days is a date."""
     interval = node.args[1]
     back_to_date = a.type == DATE and isinstance(interval, tree.Interval) and interval.in_days
-    kind = pa.timestamp("us", ctx.zone) if a.type == DATE and not back_to_date else a.type
+    kind = TIMESTAMP if a.type == DATE and not back_to_date else a.type
     if back_to_date:
         kind = types.NTZ
     start = ctx.cast(node.args[0], a, kind)
+    within_a_day = isinstance(interval, tree.Interval) and abs(interval.length) < DAY
+    zone = "UTC" if within_a_day else ctx.zone_for(kind)
     moved = ctx.call(
-        node, kind, on_arrays(partial(time_arrays.add, zone=ctx.zone, sign=sign)), [start, b],
+        node, kind, on_arrays(partial(time_arrays.add, zone=zone, sign=sign)), [start, b],
         fails=_FAR,
     )  # fmt: skip
     return ctx.cast(node, moved, DATE) if back_to_date else moved
@@ -94,10 +97,11 @@ def _apart(ctx: Context, node: tree.Call, a: Value, b: Value) -> Value:
     for part, value in zip(node.args, (a, b), strict=True):
         read = ctx.cast(part, value, own) if types.is_text(value.type) else value
         values.append(ctx.cast(part, read, types.NTZ) if read.type == DATE else read)
-    zone = ctx.zone
+    zone = ctx.zone_for(*(value.type for value in values))
     if any(types.is_zoned(value.type) for value in values):
-        kind = pa.timestamp("us", zone)
-        values = [ctx.cast(part, each, kind) for part, each in zip(node.args, values, strict=True)]
+        values = [
+            ctx.cast(part, each, TIMESTAMP) for part, each in zip(node.args, values, strict=True)
+        ]
 
     def between(left: pa.Array, right: pa.Array) -> pa.Array:
         local = [time_arrays.to_local(each, zone).view(BIGINT) for each in (left, right)]

@@ -27,7 +27,7 @@ TINYINT, SMALLINT, INT, BIGINT = pa.int8(), pa.int16(), pa.int32(), pa.int64()
 FLOAT, DOUBLE, BOOLEAN, STRING = pa.float32(), pa.float64(), pa.bool_(), pa.string()
 BINARY, DATE, INTERVAL, NULL = pa.binary(), pa.date32(), pa.duration("us"), pa.null()
 NTZ = pa.timestamp("us")
-#: used until an expression is bound and the session's time zone is known
+#: instants: the zone in which they are read belongs to expressions, not to the type
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 _ORDER = (TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE)

@@ -38,7 +38,8 @@ from icestream.api.stream import Stream
 from icestream.api.words import quoted, reason_of, reasons_alone
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
-from icestream.core.times import UTC_ZONES, Micros
+from icestream.core.times import Micros
+from icestream.runtime.spark.session import zone_of
 from icestream.sql.expressions.time_functions import is_pattern
 from icestream.sql.relations.conditions import all_of
 from icestream.sql.relations.tree import Join, Scan, TimeWindow, WindowTable, bare
@@ -48,7 +49,6 @@ from icestream.sql.statements.tokens import Text
 #: hidden columns: the event time, and the instant of a row if it is another one
 TIME, INSTANT = "event time", "instant"
 _EDGES = "edges"
-_ZONE = "spark.sql.session.timeZone"
 _CONDITIONS = (
     exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.And, exp.Or, exp.Not, exp.In, exp.Is,
     exp.Between,
@@ -198,7 +198,7 @@ def _is_simple_column(node: exp.Expr, frame: DataFrame) -> bool:
             return is_value and others == (None, None) and _is_simple(condition, frame)
         case exp.Anonymous(this=str(name), expressions=[exp.Column() as time, exp.Literal() as to]):
             kind = frame.schema[time.name].dataType
-            in_utc = frame.sparkSession.conf.get(_ZONE) in UTC_ZONES
+            in_utc = zone_of(frame.sparkSession) == "UTC"
             is_time = kind == TimestampNTZType() or (kind == TimestampType() and in_utc)
             return name.lower() == "date_format" and is_time and is_pattern(to.this)
     return isinstance(node, _CONDITIONS) and _is_simple(node, frame)

@@ -34,6 +34,7 @@ from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import with_features
 from icestream.plan.nodes.events import FromSource, Mapped, Node, United
 from icestream.runtime.ingest.source import source_of
+from icestream.runtime.spark.session import zone_of
 from icestream.sql.lowering import in_spark, with_state
 from icestream.sql.lowering.in_spark import Staged, Static, located
 from icestream.sql.lowering.windows import built
@@ -45,6 +46,7 @@ from icestream.sql.relations.names import reference
 from icestream.sql.relations.rules import sets_expanded, simplified
 from icestream.sql.relations.times import (
     TimeBounds,
+    by_calendar,
     origin,
     time_bounds,
     time_of,
@@ -87,6 +89,8 @@ def lowered(
     """Return the query that computes a statement: windows, events, or a frame of Spark."""
     with_state.number_names_anew()
     relation = simplified(query.relation)
+    if not _zone(sources).startswith(("UTC", "+", "-")):
+        relation = by_calendar(relation)
     lowering = Lowering(relation, text, sources, own)
     windows = window_query(relation, query)
     if windows is not None:
@@ -106,6 +110,12 @@ def lowered(
         events = replace(events, _node=replace(events._node, stays=True))
     # what comes straight from a source takes the way of the rows beside it
     return events.groupApply(events.columns, _itself) if _is_straight(events._node) else events
+
+
+def _zone(sources: Mapping[str, Stream | DataFrame]) -> str:
+    """Return the zone of the session; UTC if a statement reads nothing."""
+    frames = (t._parts[0].frame if isinstance(t, Stream) else t for t in sources.values())
+    return next((zone_of(each.sparkSession) for each in frames), "UTC")
 
 
 def _itself(group: Events) -> Events:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
+from icestream.core.times import DAY, Micros
 from icestream.sql.relations.tree import (
     Filter,
     Grouped,
@@ -227,6 +227,34 @@ def _later_by(node: exp.Expr, length: Micros) -> exp.Expr:
     interval = exp.Interval(this=exp.Literal.string(str(abs(length))), unit=exp.var("MICROSECOND"))
     kind = exp.Add if length > 0 else exp.Sub
     return kind(this=node.copy(), expression=interval)
+
+
+def by_calendar(relation: Relation) -> Relation:
+    """Return a relation for a zone whose days differ in length (`test_oracle_days_of_a_zone`).
+
+    Lifetimes have lengths; so where times are compared by days, they bound a day more, and the
+    comparison is a condition.
+    """
+    relation = relation.over([by_calendar(each) for each in relation.inputs])
+    if not isinstance(relation, Join) or is_static(relation.right):
+        return relation
+    return replace(relation, on=tuple(part for each in relation.on for part in _widened(each)))
+
+
+def _widened(condition: exp.Expr) -> list[exp.Expr]:
+    kinds = (exp.GTE, exp.GT), (exp.LTE, exp.LT)
+    if not isinstance(condition, exp.EQ | exp.GTE | exp.GT | exp.LTE | exp.LT):
+        return [condition]
+    left, right = condition.left, condition.right
+    if max(abs(_linear(each)[1]) for each in (left, right)) < DAY:
+        return [condition]
+    both = isinstance(condition, exp.EQ)
+    made: list[exp.Expr] = []
+    for (kind, strict), length in zip(kinds, (-DAY, DAY), strict=True):
+        if both or isinstance(condition, kind | strict):
+            made.append(kind(this=left.copy(), expression=_later_by(right, length)))
+    kept = condition if both else exp.Is(this=exp.Paren(this=condition), expression=exp.true())
+    return [*made, kept]
 
 
 def unexpressed(join: Join, bounds: TimeBounds | None) -> Join:
