@@ -50,6 +50,8 @@ def test_names_are_found_in_any_case(kind: str, stream: ice.Stream) -> None:
 
 def test_keys_are_found_in_any_case(stream: ice.Stream, spark: SparkSession) -> None:
     events = stream.events()
+    renamed = stream.withColumnRenamed("TS", "at").window("1 hour").groupBy("k").count()
+    assert renamed.columns == ["window", "k", "count"]
     other = events.select("k AS K", "x AS y")
     names = spark.createDataFrame([("a", 1)], "K string, name int")
     for made, columns in (

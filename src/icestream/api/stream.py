@@ -22,7 +22,7 @@ from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult
 from icestream.api.updates import LatestBy, key_names, latest_by
-from icestream.api.words import column_names, named_column, resolving, spark_columns
+from icestream.api.words import as_spelled, column_names, named_column, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.nodes.updates import Latest
@@ -82,7 +82,7 @@ def stream(
     if not isinstance(given, DataFrame):
         msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
         raise DefinitionError(msg)
-    (time,) = column_names(time, "time") or ("",)
+    (time,) = as_spelled(column_names(time, "time") or ("",), df.columns)
     _check_time(df, time)
     if nulls not in ("error", "drop"):
         msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
@@ -177,7 +177,7 @@ class Stream(WindowWords, StepWords):
             replace(
                 part,
                 frame=part.frame.withColumnRenamed(existing, new),
-                time=new if part.time == existing else part.time,
+                time=new if as_spelled([existing], [part.time]) == (part.time,) else part.time,
             )
             for part in self._parts
         ]
