@@ -104,6 +104,14 @@ QUERIES = {
         "SELECT max(t), k, arg_min(item, t) FROM (SELECT * FROM a QUALIFY row_number()"
         " OVER (PARTITION BY k ORDER BY t DESC) <= 3) GROUP BY k",
     ),
+    "last rows of each key within a range": Query(
+        lambda a, _b: a.rows(3, partitionBy="k", range="2 seconds").agg(
+            ice.collect_list("item"), ice.sum("x")
+        ),
+        "SELECT max(t), k, list(item ORDER BY t), sum(x) FROM (SELECT *, max(t) OVER (PARTITION BY"
+        " k) AS m FROM a QUALIFY row_number() OVER (PARTITION BY k ORDER BY t DESC) <= 3) WHERE"
+        " t > m - 2000000 GROUP BY k",
+    ),
     "last rows of the stream": Query(
         lambda a, _b: a.rows(9).groupBy("k").agg(ice.avg("x")),
         "SELECT max(t), k, avg(x) FROM (SELECT * FROM a ORDER BY t DESC LIMIT 9) GROUP BY k",

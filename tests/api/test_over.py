@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,72 @@ def test_rows_of_windows_that_move_with_events_have_objects(
         assert all(len(row["amounts"]) == row["n"] for row in rows)
     assert max(row["n"] for row in found[0]) > 3 == max(row["n"] for row in found[1])
     assert "shop" not in found[2][0]
+
+
+SLIDES: dict[str, Callable[[ice.Stream], Any]] = {
+    "a range at every third event": lambda s: s.window("5 seconds", slide=ice.rows(3)).groupBy(
+        "shop"
+    ),
+    "rows at every second event": lambda s: s.rows(3, slide=2, partitionBy="shop"),
+    "rows at instants": lambda s: s.rows(3, slide="10 seconds", partitionBy="shop"),
+    "rows of all events at instants": lambda s: s.rows(40, slide="10 seconds"),
+}
+
+
+@pytest.mark.parametrize("name", SLIDES)
+def test_parity_rows_at_slides_with_objects_and_without(
+    name: str, spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    stream = ice.stream(feed.stream(), time="ts", slack="20 seconds")
+    chosen = ice.count().alias("n"), ice.collect_list("amount").alias("amounts")
+    found = []
+    for asked in (chosen[:1], chosen):
+        where = tmp_path / str(len(asked))
+        writer = SLIDES[name](stream).agg(*asked).writeStream.format("parquet").memory("64 MB")
+        writer = writer.option("path", f"{where}/out").option("flush", "true")
+        writer = writer.option("checkpointLocation", f"{where}/chk")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        rows = spark.read.parquet(f"{where}/out")
+        found.append([tuple(each) for each in rows.sort(*rows.columns).collect()])
+    alone, beside = found
+    assert len(alone) > 5
+    assert [row[:-1] for row in beside] == alone
+    assert all(len(row[-1]) == row[-2] for row in beside)
+
+
+def test_rows_of_a_key_within_a_range_are_features_of_each_event(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    stream = ice.stream(feed.stream(), time="ts", slack="20 seconds")
+    total = ice.sum("amount").alias("sum")
+    found = []
+    for number, made in enumerate(
+        (
+            stream.rows(3, partitionBy="shop", range="4 seconds").agg(total),
+            # times are whole seconds, and the range of a feature includes both of its ends
+            stream.over(total, partitionBy="shop", rows=3, range="3 seconds"),
+        )
+    ):
+        writer = made.writeStream.format("parquet").memory("64 MB").option("flush", "true")
+        writer = writer.option("path", f"{tmp_path}/out{number}")
+        writer = writer.option("checkpointLocation", f"{tmp_path}/chk{number}")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        rows = spark.read.parquet(f"{tmp_path}/out{number}").toDF(*made.columns)
+        time = "time" if number == 0 else "ts"
+        found.append(sorted(tuple(each) for each in rows.select(time, "shop", "sum").collect()))
+    assert len(found[0]) == 180
+    assert found[0] == found[1]
+
+
+def test_rows_at_slides_go_on_as_events(feed: Feed) -> None:
+    stream = ice.stream(feed.stream(), time="ts", slack="20 seconds")
+    rows = stream.rows(3, slide=2, partitionBy="shop").agg(ice.count().alias("n"))
+    assert rows.over(ice.sum("n").alias("all"), partitionBy="shop", rows=2).columns == [
+        "time",
+        "shop",
+        "n",
+        "all",
+    ]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -27,9 +27,7 @@ from pyspark.sql import DataFrame
 from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, SplitReport
 from icestream.runtime.ingest.reception import IngestTask
 from icestream.runtime.tables.layout import TableLayout
-from icestream.runtime.tables.writer import TableWriters
-from icestream.runtime.version.row_files import RowFiles
-from icestream.runtime.version.task import ShardReport, ShardTask
+from icestream.runtime.version.task import ShardReport, ShardTask, TaskFiles
 from icestream.runtime.version.work import Executor, Parcel
 from icestream.runtime.work.windows.ingest import Ingest
 from icestream.state.arena import Arena
@@ -101,19 +99,12 @@ class FaultyShardTask(ShardTask):
     #: every executor has its own folder of arenas, as on separate hosts
     apart: bool = False
 
-    def run(
-        self,
-        reader: ParcelReader,
-        past: VersionStore,
-        attempt: str,
-        tables: TableWriters,
-        rows: RowFiles,
-    ) -> ShardReport:
+    def run(self, reader: ParcelReader, past: VersionStore, outputs: TaskFiles) -> ShardReport:
         """Run the task, or fail."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
-        work = partial(super(FaultyShardTask, task).run, reader, past, attempt, tables, rows)
+        work = partial(super(FaultyShardTask, task).run, reader, past, outputs)
         if self.fault is None or not _applies(self.fault, self.version, self.shard):
             return work()
         report: ShardReport = self.fault(work)

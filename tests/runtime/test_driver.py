@@ -82,6 +82,20 @@ def test_a_batch_out_of_turn_names_both_checkpoints(tmp_path: Path, number: int)
     assert not driver.batch(3, SCRIPT.inputs[3])[0].again
 
 
+def test_a_last_commit_that_was_deleted_is_named(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    for life in range(2):
+        driver = query(disk, tmp_path / str(life)).driver
+        driver.batch(2 * life, SCRIPT.inputs[2 * life])
+        driver.batch(2 * life + 1, SCRIPT.inputs[2 * life + 1])
+    gone = driver.store.path(4)
+    assert gone == f"{ROOT}/{COMMITS}/000000000004-00000002.json"
+    disk.unlink(gone)
+    driver = query(disk, tmp_path / "again").driver
+    with pytest.raises(CheckpointError, match=rf"the commit {gone} was removed before this start"):
+        driver.batch(4, SCRIPT.inputs[4])
+
+
 def test_a_lost_checkpoint_is_noticed_at_the_first_batch(tmp_path: Path) -> None:
     driver = query(SimulatedDisk(), tmp_path).driver
     with pytest.raises(CheckpointError, match="no batch, but Spark sends batch 5"):
@@ -156,7 +170,8 @@ def test_more_shards_than_key_groups_are_refused(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     with pytest.raises(DefinitionError, match="8 shards or fewer, not 9"):
         query(disk, tmp_path, Script(batches=8, shards=9, budget=16 << 20))
-    assert not list(disk.list("root"))
+    # not even its plan is left
+    assert disk.list(ROOT) == []
 
 
 def test_a_second_query_on_the_same_checkpoint_is_stopped(tmp_path: Path) -> None:

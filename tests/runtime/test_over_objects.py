@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.events.features import UP_TO_ROW, UP_TO_TIME, FeatureCall, with_features
+from icestream.plan.events.features import (
+    UP_TO_ROW,
+    UP_TO_TIME,
+    FeatureCall,
+    rows_at_slides,
+    with_features,
+)
 from icestream.plan.nodes.events import FromSource
-from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.testing.sources import SECOND
 from tests.fixtures import dataflow_plans as plans
 from tests.oracles.object_aggregates import settled
@@ -78,6 +87,10 @@ class TestOverObjects(DataflowConformance):
             super().check_cold(folder, flow, reopen=reopen)
 
 
+class TestObjectsAtSlides(TestOverObjects):
+    flow = plans.objects_at_slides()
+
+
 def drawn(dice: np.random.Generator, count: int) -> list[FeatureCall]:
     """Draw functions, each over a frame and by keys."""
     calls = []
@@ -133,6 +146,58 @@ def test_oracle_every_aggregate_of_rows_within_a_range(tmp_path: Path) -> None:
         for number, (function, columns, parameters) in enumerate(FUNCTIONS)
     ]
     check(tmp_path, calls, payments(70, 200), 60, 3 * SECOND)
+
+
+SLID = (
+    Frame(range=20 * SECOND, slide=RowsSlide(3)),
+    Frame(rows=7, slide=RowsSlide(4)),
+    Frame(rows=2, slide=RowsSlide(5)),
+    Frame(rows=4, range=30 * SECOND, slide=RowsSlide(3)),
+    Frame(rows=5, slide=20 * SECOND),
+    Frame(rows=40, slide=7 * SECOND),
+)
+
+
+@pytest.mark.parametrize("frame", SLID, ids=str)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
+def test_oracle_objects_at_slides_beside_every_window_alone(
+    seed: int, frame: Frame, tmp_path: Path
+) -> None:
+    """Every aggregate of a frame with a slide has the answer of the event where a window ends."""
+    dice = np.random.default_rng(seed)
+    keys = (("card",), ("shop",), ("card", "shop"), ())[int(dice.integers(4))]
+    table, step = payments(seed, 250), int(dice.integers(20, 90))
+    calls = [
+        FeatureCall(function, columns, f"f{number}", keys, replace(frame, slide=None), parameters)
+        for number, (function, columns, parameters) in enumerate(FUNCTIONS)
+    ]
+    asked = [Aggregate.of(e.function, e.texts, e.name, e.parameters) for e in calls]
+    time = pa.field("time", pa.timestamp("us"))
+    node = rows_at_slides(FromSource(PAYMENTS), frame, time, keys, asked)
+    flow = plans.dataflow(plans.PlanStream(node), "append", (PAYMENTS,), slack=3 * SECOND)
+    shards, found = int(dice.integers(1, 4)), []
+    query = open_dataflow(flow, tmp_path, shards=shards)
+    for number, batch in enumerate(batches(flow, table, step)):
+        if number == 2:
+            query = open_dataflow(flow, tmp_path, shards=shards)
+        found.append(query.feed([[batch]]))
+    rows = pa.concat_tables([*found, query.flush()])
+    rows = rows.set_column(0, "time", rows.column("time").cast(pa.int64()))
+    events = table.to_pylist()
+    features = obvious_features(events, calls, TYPES)
+    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for place in np.argsort(np.asarray(table["t"]), kind="stable").tolist():
+        groups[tuple(events[place][key] for key in keys)].append(place)
+    expected = []
+    for key, places in groups.items():
+        if isinstance(frame.slide, RowsSlide):
+            every = frame.slide.rows
+            chosen = [(events[each]["t"], each) for each in places[every - 1 :: every]]
+        else:
+            chosen = list({frame.due(events[each]["t"]): each for each in places}.items())
+        expected += [(at, *key, *(features[each][e.name] for e in calls)) for at, each in chosen]
+    made = settled([tuple(row.values()) for row in rows.to_pylist()])
+    assert sorted(map(repr, made)) == sorted(map(repr, settled(expected)))
 
 
 def test_bounded_little_memory_and_many_groups(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate, applicable
 from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.events.features import FeatureCall, with_features
+from icestream.plan.events.features import FeatureCall, rows_at_slides, with_features
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
 from icestream.plan.nodes.queries import Plan, Source, View, WindowKind
@@ -158,12 +158,16 @@ class RandomCase:
         time, plan = pa.field("time", self.plan.time), self.plan
         payload = pa.schema([time, *plan.keys, *plan.inputs])
         keys, frame = tuple(plan.keys.names), replace(view.windows, partition="key")
-        calls = [
-            FeatureCall(e.function, e.columns, e.alias, keys, frame, e.parameters)
-            for e in view.aggregates
-        ]
-        stream = PlanStream(with_features(FromSource(payload), calls))
-        made = stream.select("time", *keys, *(each.alias for each in view.aggregates))
+        events = FromSource(payload)
+        if frame.slide is None:
+            calls = [
+                FeatureCall(e.function, e.columns, e.alias, keys, frame, e.parameters)
+                for e in view.aggregates
+            ]
+            node = with_features(events, calls)
+        else:
+            node = rows_at_slides(events, frame, time, keys, view.aggregates)
+        made = PlanStream(node).select("time", *keys, *(each.alias for each in view.aggregates))
         return compiled(((made.node, "append"),), {0: 0}, plan.sources, (payload,), plan.time)
 
     def batch_of_features(self, events: pa.Table) -> pa.Table:
@@ -279,9 +283,9 @@ def _view(dice: Dice, *, extreme: bool) -> _Asked:
 
 
 def _with_objects(dice: Dice, view: _Asked) -> _Asked:
-    """Add object functions to some frames with a row for each event of its group."""
+    """Add object functions to some frames of the events of one group."""
     frame = view.windows
-    if not isinstance(frame, Frame) or frame.slide is not None or dice.chance(0.4):
+    if not isinstance(frame, Frame) or dice.chance(0.4):
         return view
     if frame.partition == "stream" and view.keys:
         return view

@@ -141,6 +141,7 @@ class WindowWords(StreamWords):
         count: int,
         slide: int | str | None = None,
         partitionBy: Column | str | Sequence[Column | str] | None = None,
+        range: str | int | None = None,
     ) -> Windowed:
         """Group events into windows of the last `count` events of the stream, or of each group.
 
@@ -149,6 +150,8 @@ class WindowWords(StreamWords):
             slide: a number m for a row with every m-th event; an interval for rows at its
                 multiples; None for a row with every event, for its group.
             partitionBy: columns that group the events; each group counts its own events.
+            range: of these events, only those in (t - range, t], with a row for every event t of
+                a group, or every m-th.
 
         Examples:
             >>> calls.rows(100, partitionBy="agent").agg(ice.avg("busyTime")).columns
@@ -161,15 +164,12 @@ class WindowWords(StreamWords):
         moves: RowsSlide | Micros | None = None
         if slide is not None:
             moves = RowsSlide(slide) if isinstance(slide, int) else parse_interval(slide)
+        length = None if range is None else parse_interval(range)
         if partitionBy is None:
-            return Windowed(self._windowed, Frame(rows=count, slide=moves, partition="stream"))
-        keys = listed_columns([partitionBy])
-        return Windowed(
-            self._windowed,
-            Frame(rows=count, slide=moves, partition="key"),
-            keys,
-            _partitioned=True,
-        )
+            frame = Frame(rows=count, slide=moves, partition="stream", range=length)
+            return Windowed(self._windowed, frame)
+        frame = Frame(rows=count, slide=moves, partition="key", range=length)
+        return Windowed(self._windowed, frame, listed_columns([partitionBy]), _partitioned=True)
 
     def cumulative(self, size: str | int, step: str | int, startTime: str | int = 0) -> Windowed:
         """Group events into windows that grow every `step` and start afresh every `size`.
@@ -400,9 +400,13 @@ def result_of(rows: Events) -> Result:
 
 
 def has_objects(plan: Plan) -> bool:
-    """Return whether some aggregate of a result has no state of fixed size."""
+    """Return whether a result is computed from states that have no fixed size."""
     types = {field.name: field.type for field in plan.inputs}
-    return any(needs_objects(each, types) for view in plan.views for each in view.aggregates)
+    return any(
+        (isinstance(view.windows, Frame) and view.windows.within_range)
+        or any(needs_objects(each, types) for each in view.aggregates)
+        for view in plan.views
+    )
 
 
 def _plain_texts(columns: Sequence[Column | str]) -> list[str]:

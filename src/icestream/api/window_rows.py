@@ -35,7 +35,7 @@ from icestream.operators.lifetimes.window_copies import (
     WindowCopies,
 )
 from icestream.operators.object_aggregates.functions import needs_objects
-from icestream.plan.events.features import FeatureCall, with_features
+from icestream.plan.events.features import FeatureCall, rows_at_slides, with_features
 from icestream.plan.events.pane_windows import either, paned
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, WindowKind, grouping_id
 from icestream.plan.windows.frame import GROUPING_ID, Frame
@@ -63,9 +63,10 @@ def rows_of_statement(statement: Statement, *, newest: bool = False) -> Events:
     keys = [f"__k{place}" for place in range(len(plan.keys))]
     events = events_of([_projected(statement, part, keys) for part in statement.parts])
     names = list(plan.keys.names)
+    asked = keys, names, statement.sets, view.aggregates, plan.time
     if isinstance(view.windows, Frame) and not newest:
-        return _row_for_each(events, view.windows, keys, names, statement.sets, view.aggregates)
-    return _rows(events, view.windows, keys, names, statement.sets, view.aggregates, plan.time)
+        return _row_for_each(events, view.windows, *asked)
+    return _rows(events, view.windows, *asked)
 
 
 def reads_events(plan: Plan) -> bool:
@@ -73,14 +74,13 @@ def reads_events(plan: Plan) -> bool:
     (view,) = plan.views
     if isinstance(view.windows, Frame):
         sets = view.groupings if view.tells_grouping else None
-        return _is_of_each(view.windows, len(view.keys), sets)
+        return _is_of_own(view.windows, len(view.keys), sets)
     return isinstance(view.windows, Session)
 
 
-def _is_of_each(frame: Frame, keys: int, sets: Sets) -> bool:
-    """Return whether a frame has a row for each event, over events with its keys."""
-    of_keys = frame.partition == "key" or keys == 0
-    return frame.slide is None and of_keys and sets is None
+def _is_of_own(frame: Frame, keys: int, sets: Sets) -> bool:
+    """Return whether the rows of a frame are over the events of one group."""
+    return (frame.partition == "key" or keys == 0) and sets is None
 
 
 def rows_of_windows(
@@ -126,22 +126,27 @@ def _row_for_each(
     names: Sequence[str],
     sets: Sets,
     aggregates: Sequence[Aggregate],
+    time: pa.DataType,
 ) -> Events:
-    """Return a row for each event, over the frame that ends with it."""
-    if not _is_of_each(frame, len(keys), sets):
+    """Return a row for each event, or at the slides of the frame, over that which ends there."""
+    if not _is_of_own(frame, len(keys), sets):
         msg = (
             "the rows of this window can be written, but nothing else can read them: use a window "
-            "with a row for each event, window(range, slide='event') or rows(n, partitionBy=...), "
+            "of the events of one group, window(range, slide='event') or rows(n, partitionBy=...), "
             "and one groupBy"
         )
         raise DefinitionError(msg)
     own = replace(frame, partition="key")
-    calls = [
-        FeatureCall(each.function, each.columns, each.alias, tuple(keys), own, each.parameters)
-        for each in aggregates
-    ]
-    made = replace(events, _node=with_features(events._node, calls))
-    return made.select(
+    if own.slide is None:
+        calls = [
+            FeatureCall(each.function, each.columns, each.alias, tuple(keys), own, each.parameters)
+            for each in aggregates
+        ]
+        node = with_features(events._node, calls)
+    else:
+        heading = pa.field(TIME, time)
+        node = rows_at_slides(events._node, own, heading, keys, aggregates)
+    return replace(events, _node=node).select(
         f"{TIME} AS time",
         *(f"{key} AS {quoted(name)}" for key, name in zip(keys, names, strict=True)),
         *(quoted(each.alias) for each in aggregates),

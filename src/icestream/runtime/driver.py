@@ -117,9 +117,10 @@ class Driver(Generic[Batch_contra]):
         own = plan.clock if isinstance(plan, Updates) else SystemClock()
         self._clock = clock or own
         self.store = VersionStore(files, settings.root)
-        remembered = self.store.remember_plan(plan.describe(), written(state_schema_of(plan)))
-        self._plan = plan = plan.as_stored(remembered)
-        check_same_plan(settings.root, remembered, plan.describe())
+        stored = self.store.stored_plan() or plan.describe()
+        proposed = plan.describe(), written(state_schema_of(plan))
+        self._plan = plan = plan.as_stored(stored)
+        check_same_plan(settings.root, stored, plan.describe())
         self._elasticity = Elasticity(plan, settings, executor)
         self._work = work_of(plan, files, settings)
         self._bulk_files = BulkFiles(files, executor.each, executor.later)
@@ -140,6 +141,8 @@ class Driver(Generic[Batch_contra]):
         self._fuse: Together | None = None
         if isinstance(plan, Dataflow) and plan.measured:
             self._fuse = "auto"
+        # nothing is written for a query that is refused
+        check_same_plan(settings.root, self.store.remember_plan(*proposed), plan.describe())
         self._take(Owner.here(application, clock))
 
     @property
@@ -165,11 +168,13 @@ class Driver(Generic[Batch_contra]):
             made = self._version_of_batch(before)
             return [self._delivery(made, again=True)] if made.batch == number else []
         if not reached <= number <= reached + 1:
+            missing = self.store.next_before_takeover(before.version if before else 0)
             msg = (
                 f"the checkpoint at {self._settings.root} has committed "
                 f"{'no batch' if reached < 0 else f'batches up to {reached}'}, but Spark sends "
-                f"batch {number}: one of the two checkpoints was rolled back or belongs to "
-                "another query. Restore both together, or start a new checkpoint"
+                f"batch {number}: the commit {missing} was removed before this start, or one of "
+                "the two checkpoints was rolled back or belongs to another query. Restore the "
+                "file or both checkpoints together, or start a new checkpoint"
             )
             raise CheckpointError(msg)
         computed = self._version(number, batch)

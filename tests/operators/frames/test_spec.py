@@ -25,7 +25,8 @@ def _spec(function: str, column: str) -> FrameSpec:
 def test_an_aggregate_without_a_fixed_size_is_refused_with_what_to_do(
     function: str, column: str
 ) -> None:
-    with pytest.raises(DefinitionError, match=r"'found'.* move with events.*a row for every event"):
+    says = r"'found'.* move with events.*the events of one group"
+    with pytest.raises(DefinitionError, match=says):
         _spec(function, column)
 
 

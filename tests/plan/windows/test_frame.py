@@ -18,8 +18,8 @@ COUNT = (Aggregate("count", None, "n"),)
     ("make", "advice"),
     [
         (Frame, "give one"),
-        (lambda: Frame(range=SECOND, rows=3, slide=RowsSlide(2)), "a row for every event"),
-        (lambda: Frame(range=SECOND, rows=3, peers=True), "a row for every event"),
+        (lambda: Frame(range=SECOND, rows=3, slide=SECOND), "no slide in time"),
+        (lambda: Frame(range=SECOND, rows=3, peers=True), "at every event"),
         (lambda: Frame(range=SECOND, rows=0), "positive"),
         (lambda: Frame(range=0), "positive"),
         (lambda: Frame(rows=-1), "positive"),
@@ -72,7 +72,7 @@ def test_frames_that_differ_describe_themselves_otherwise() -> None:
 def test_aggregates_that_keep_objects_are_refused_with_advice() -> None:
     keys, inputs = pa.schema([("k0", pa.int64())]), pa.schema([("x0", pa.int64())])
     chosen = (Aggregate("collect_list", "x0", "all"),)
-    with pytest.raises(DefinitionError, match="a row for every event"):
+    with pytest.raises(DefinitionError, match="the events of one group"):
         FrameSpec(chosen, keys, inputs, Frame(rows=3), pa.timestamp("us"))
 
 

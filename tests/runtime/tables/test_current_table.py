@@ -7,9 +7,11 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from icestream.core.errors import CheckpointError, DamageError, DefinitionError, StorageError
+from icestream.runtime.tables import current_table
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import LocalFiles
 
@@ -96,6 +98,40 @@ def test_bounded_one_range_of_keys_is_in_memory(tmp_path: Path) -> None:
     sizes = [part.num_rows for part in table.read(0)]
     assert sum(sizes) == 7200
     assert max(sizes) < 1200
+
+
+def test_a_merge_opens_runs_once_and_reads_their_rows_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(current_table, "_ROWS_AT_ONCE", 200)
+    files: Counter[str] = Counter()
+    rows = 0
+    read, open_ = pq.ParquetFile.read_row_group, CurrentTable._open
+
+    def counted(file: pq.ParquetFile, number: int) -> pa.Table:
+        nonlocal rows
+        found = read(file, number)
+        rows += found.num_rows
+        return found
+
+    def noted(table: CurrentTable, name: str) -> pq.ParquetFile:
+        files[name] += 1
+        return open_(table, name)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    monkeypatch.setattr(CurrentTable, "_open", noted)
+    table = opened(tmp_path, part_bytes=5_000, runs=3)
+    for version in range(4):
+        batch = [
+            {"change": 1, "k": f"{version}-{n}", "n": n, "names": ["x" * 20]} for n in range(1000)
+        ]
+        table.apply(version, [pa.Table.from_pylist(batch, ROWS)], ROWS, ["k"])
+    manifest = table.manifest()
+    assert manifest is not None
+    assert len(manifest.parts) > 20
+    # the last group of a run is read again, once its file was closed
+    assert max(files.values()) <= 2
+    assert rows <= 2 * 4000
 
 
 def test_a_reader_sees_a_whole_version_while_runs_are_merged(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -305,3 +306,35 @@ def test_files_of_tables_are_for_everyone_the_user_lets(tmp_path: Path) -> None:
     assert os.stat(file.location).st_mode & 0o777 == 0o644
     assert os.stat(os.path.dirname(file.location)).st_mode & 0o777 == 0o755
     assert TableFiles().list(os.path.dirname(file.location))
+
+
+@pytest.mark.parametrize(("opening", "packs"), [(delta_at, True), (iceberg_at, False)])
+def test_integers_that_are_close_together_are_packed_where_all_readers_know_that(
+    opening: Opening, packs: bool, tmp_path: Path
+) -> None:
+    dice = np.random.default_rng(3)
+    close, far = dice.integers(-(1 << 40), 1 << 40, 3000), dice.integers(-(1 << 62), 1 << 62, 3000)
+    least = np.array([-(1 << 63), (1 << 63) - 1] * 1500)
+    columns = {
+        "close": pa.array(close, mask=close % 7 == 0),
+        "far": pa.array(far),
+        "wrapping": pa.array(least + np.arange(3000) // 2),
+        "small": pa.array((close % 100_000).astype(np.int32)),
+        "repeating": pa.array(close % 3),
+        "nothing": pa.nulls(3000, pa.int64()),
+        "x": pa.array(far / 3),
+    }
+    rows = pa.table(columns)
+    table = opening(tmp_path, rows.schema)
+    writers = TableWriters([table.layout], 1, 0, 1)
+    for batch in rows.to_batches(max_chunksize=700):
+        assert writers.write(0, batch)
+    (file,) = writers.finish(sync=True)
+    path = f"{table.layout.folder}/{file.path}"
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    found = [group.column(n) for n in range(group.num_columns)]
+    packed = {c.path_in_schema for c in found if "DELTA_BINARY_PACKED" in c.encodings}
+    assert packed == ({"close", "wrapping", "small"} if packs else set())
+    assert read_back(file, rows.schema, table.layout.files).equals(rows)
+    read = duckdb.execute(f"select * from read_parquet('{path}')").fetchall()
+    assert read == [tuple(each.values()) for each in rows.to_pylist()]

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.version import task
 from icestream.state.files import LocalFiles
 from icestream.state.stores import bucket as buckets
 from icestream.state.stores.bucket import Bucket, open_bucket
@@ -113,11 +114,19 @@ def _run(
     return runs, died
 
 
-def test_crash_a_query_in_a_store(object_store: ObjectStoreServer, tmp_path: Path) -> None:
-    script = Script(batches=4, events=16)
+@pytest.mark.parametrize("early", [False, True], ids=["one part", "parts"])
+def test_crash_a_query_in_a_store(
+    object_store: ObjectStoreServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    early: bool,
+) -> None:
+    if early:
+        monkeypatch.setattr(task, "PART_BYTES", 1)
+    script = Script(batches=4, events=16, shards=4 if early else 2)
     with object_store.failing(0.1, 3) as faults:
         faults.delay = 0.01
-        runs, died = _run(object_store, script, tmp_path, "crash", _deaths(9, 45, 4))
+        runs, died = _run(object_store, script, tmp_path, f"crash-{early}", _deaths(9, 45, 4))
         assert faults.done.total() > 10
     assert not runs.differences
     assert runs.points > 5

@@ -152,6 +152,20 @@ def test_oracle_a_statement_is_the_query_written_by_hand(text: str, trades: Stre
     assert made.schema.simpleString() == by_hand.schema.simpleString()
 
 
+@pytest.mark.parametrize(
+    ("slide", "every"), [("", None), (" SLIDE 4 ROWS", 4)], ids=["every event", "slide"]
+)
+def test_rows_within_a_range_are_those_of_rows(
+    slide: str, every: int | None, trades: Stream
+) -> None:
+    clause = f"PARTITION BY Symbol ROWS 9 RANGE 1 HOUR{slide}"
+    made = ice.sql(f"SELECT Symbol, SUM(Price) AS p FROM s [{clause}] GROUP BY 1", s=trades)
+    rows = trades.rows(9, every, partitionBy="Symbol", range="1 hour")
+    by_hand = rows.agg(ice.sum("Price").alias("p"))
+    assert made._built.plan.describe() == by_hand._built.plan.describe()
+    assert made.schema.simpleString() == by_hand.schema.simpleString()
+
+
 #: a statement, and Spark's own for the same rows
 SPARKS: dict[str, tuple[str, str]] = {
     "hopping windows": (

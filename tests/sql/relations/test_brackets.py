@@ -44,6 +44,8 @@ CLAUSES: dict[str, BracketWindow] = {
     "PARTITION BY k ROWS 3": Frame(rows=3),
     "PARTITION BY a, `b ``c` ROWS 3 SLIDE 2": Frame(rows=3, slide=RowsSlide(2)),
     "PARTITION BY a ROWS 3 SLIDE 1 MINUTE": Frame(rows=3, slide=MINUTE),
+    "PARTITION BY a ROWS 3 RANGE 1 HOUR": Frame(rows=3, range=HOUR),
+    "PARTITION BY a ROWS 3 RANGE 1 HOUR SLIDE 5": Frame(rows=3, range=HOUR, slide=RowsSlide(5)),
     "CUMULATE 1 DAY STEP 1 MINUTE": TimeWindow("cumulate", DAY, MINUTE),
     "SESSION 30 MINUTES": TimeWindow("session", 30 * MINUTE, 30 * MINUTE),
     "  RANGE\n 1 -- of the clock\n HOUR /* that is it */ ": Frame(range=HOUR),
@@ -59,7 +61,10 @@ def test_clauses_say_which_window_it_is(clause: str) -> None:
     assert window(clause) == CLAUSES[clause]
 
 
-@pytest.mark.parametrize("clause", ["RANGE 1 HOUR", "ROWS 5", "PARTITION BY k ROWS 5"])
+@pytest.mark.parametrize(
+    "clause",
+    ["RANGE 1 HOUR", "ROWS 5", "PARTITION BY k ROWS 5", "PARTITION BY k ROWS 5 RANGE 1 DAY"],
+)
 def test_without_a_slide_every_event_gives_a_result(clause: str) -> None:
     found = window(clause)
     assert isinstance(found, Frame)
@@ -139,6 +144,7 @@ BAD: dict[str, tuple[str, str]] = {
     "PARTITION BY ROWS 10": ("PARTITION BY is followed by columns", "ROWS"),
     "PARTITION BY k, ROWS 10": ("PARTITION BY is followed by columns", "ROWS"),
     "PARTITION BY k RANGE 1 HOUR": ("for a RANGE, use GROUP BY", "RANGE"),
+    "PARTITION BY k ROWS 5 RANGE 1 HOUR SLIDE 1 MINUTE": ("SLIDE 10 ROWS", "1 MINUTE"),
     "PARTITION BY k": ("followed by ROWS and a number", ""),
     "CUMULATE 1 DAY": ("CUMULATE needs a step", ""),
     "CUMULATE 1 DAY STEP 7 HOURS": ("must divide the size, 1 day, evenly", "7 HOURS"),

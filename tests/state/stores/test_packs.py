@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from threading import current_thread, main_thread
 
 import pytest
 
@@ -9,7 +11,7 @@ from icestream.core.errors import DamageError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.verify import verify
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.version import retention
+from icestream.runtime.version import retention, task
 from icestream.state.files import LocalFiles
 from icestream.state.stores.bucket import CHUNK, REQUESTS
 from icestream.state.stores.files import StoreFiles
@@ -134,6 +136,41 @@ def test_nothing_is_left_in_a_store_that_no_version_names(root: str, tmp_path: P
     report = verify(Checkpoint(root, files))
     assert report.is_fine
     assert not report.ignored
+
+
+def test_a_task_sends_what_its_first_shards_wrote_while_the_others_run(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, found = Script(batches=6, shards=6), {}
+    sent: list[tuple[bool, int]] = []
+    syncing = StoreFiles.sync_files
+
+    def sync_files(self: StoreFiles, paths: Collection[str]) -> None:
+        sent.append((current_thread() is main_thread(), len(paths)))
+        syncing(self, paths)
+
+    monkeypatch.setattr(StoreFiles, "sync_files", sync_files)
+    for least in (4 << 20, 1):
+        monkeypatch.setattr(task, "PART_BYTES", least)
+        files = files_in(tmp_path / f"copies-{least}")
+        settings = replace(script.settings(str(tmp_path / f"{least}")), root=f"{root}/{least}")
+        with staged():
+            query = LocalQuery(script.plan, settings, files, LocalFiles())
+            deliveries = [
+                *(query.driver.batch(n, script.inputs[n])[0] for n in range(6)),
+                *query.driver.flush(),
+            ]
+            found[least] = [query.rows([each]).to_pylist() for each in deliveries]
+            query.close()
+        commits = [each.commit for each in deliveries]
+        attempts = [len({each.info.name.rpartition("-")[2] for each in c.added}) for c in commits]
+        requests = [each.progress["icestream"]["storageRequests"] for each in deliveries]
+        # of six shards the first four are one part, and the last two are another
+        assert max(attempts) == max(len(c.results) for c in commits) == (2 if least == 1 else 1)
+        assert max(each["mostOfATask"] for each in requests) == (4 if least == 1 else 2)
+        assert verify(Checkpoint(f"{root}/{least}", files)).is_fine
+    assert found[1] == found[4 << 20]
+    assert not any(in_main and paths for in_main, paths in sent)
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["open", "read before"])

@@ -5,7 +5,8 @@ as long as a frame reaches back to them. A version reads the groups that have ev
 portions that fit into memory, and lets the functions slide over states of single events
 (`object_aggregates.sliding`). A frame that reaches back to the first event keeps no events, but
 the state of all that it has passed, in a few rows that are combined now and then. Frames that are
-bounded by rows and by time have all their aggregates here.
+bounded by rows and by time have all their aggregates here. With a slide only some events have an
+answer, which is a row of its own: every m-th of a group, or the last before a multiple of a time.
 
 Invariants:
 1. There is one row for each event, in the version whose watermark passes it, with the function's
@@ -13,10 +14,12 @@ Invariants:
    `test_oracle_objects_over_frames_beside_every_window_alone`).
 2. Rows do not depend on batches, budget, shards or restarts (`TestOverObjects`).
 3. Events that no frame reaches are dropped (`test_bounded_events_behind_all_frames_are_gone`).
+4. Rows at slides are those that each window alone has
+   (`test_oracle_objects_at_slides_beside_every_window_alone`).
 
 Cost: for a version, the events in the frames of those groups that have new ones are read and
-sorted once; then each new event costs what sliding costs, whatever its frame holds. Collections
-cost what they list.
+sorted once; then each answer costs what sliding costs, whatever its frame holds. Collections cost
+what they list.
 
 Limits: the events in the frames of one group fit into the quota of a shard. What `combine` of a
 user's aggregate fails on is recorded with an event of that version, not the one it belongs to.
@@ -59,14 +62,39 @@ from icestream.operators.object_aggregates.ragged import lists_of, starts_of
 from icestream.operators.object_aggregates.sliding import Slides
 from icestream.operators.object_aggregates.stored_values import CollectList, CollectSet
 from icestream.operators.object_aggregates.word_functions import any_function_of
-from icestream.plan.windows.frame import UNBOUNDED, Frame
+from icestream.plan.windows.frame import UNBOUNDED, Frame, RowsSlide
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 #: maximum number of values that collections list at once
 LISTED_AT_ONCE = 1 << 17
 #: rows in which the state of all passed events of a group is stored, before they are combined
 PASSED_ROWS = 16
+#: how many events of a group have passed since its last row, for rows with every m-th of them
+_COUNTS = pa.schema([pa.field("passed", pa.int64(), nullable=False)])
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Slide:
+    """Rows at some events of a group alone, over the frames that end there."""
+
+    #: every so many rows, or at multiples of a time
+    every: RowsSlide | Micros
+    #: columns of keys, which rows show after their time
+    keys: tuple[str, ...]
+    time: pa.Field
+
+    def due(self, times: Ints) -> Ints:
+        """Return the watermark with which events at some times may have rows."""
+        if isinstance(self.every, RowsSlide):
+            return times + 1
+        return (times // self.every + 1) * self.every
+
+    def passed(self, watermark: Micros) -> Micros:
+        """Return the instant before which events have their rows."""
+        if isinstance(self.every, RowsSlide) or watermark == MINUS_INFINITY:
+            return watermark
+        return watermark // self.every * self.every
 
 
 @dataclass(frozen=True)
@@ -132,10 +160,14 @@ class ObjectFrames(LifetimeOperator):
     """What events learn from frames of one grouping, by object functions."""
 
     def __init__(
-        self, frames: Sequence[tuple[Frame, Sequence[Aggregate]]], inputs: pa.Schema
+        self,
+        frames: Sequence[tuple[Frame, Sequence[Aggregate]]],
+        inputs: pa.Schema,
+        slide: Slide | None = None,
     ) -> None:
         """Take frames, each with its aggregates; DefinitionError where types do not fit."""
         types = {each.name: each.type for each in inputs}
+        self._slide = slide
         self._features = [
             _Feature(frame, each, any_function_of(each, types))
             for frame, aggregates in frames
@@ -145,7 +177,8 @@ class ObjectFrames(LifetimeOperator):
         #: how long after its time an event may be in a frame
         self._lives = max((each.lives for each in self._bounded), default=1)
         answers = [pa.field(each.aggregate.alias, each.function.result) for each in self._features]
-        self.result = pa.schema([*EVENT_FIELDS, *answers])
+        own = [] if slide is None else [slide.time, *(inputs.field(key) for key in slide.keys)]
+        self.result = pa.schema([*(own or EVENT_FIELDS), *answers])
         head = [pa.field(name, pa.int64(), nullable=False) for name in (LE, UNTIL)]
         self._stored = pa.schema([*head, *EVENT_FIELDS, *inputs])
         self.synopses = (Synopsis("events", self._stored, expiry=UNTIL),)
@@ -155,6 +188,8 @@ class ObjectFrames(LifetimeOperator):
         )
         if unbounded:
             self.synopses += (Synopsis("passed", self._passed),)
+        if slide is not None and isinstance(slide.every, RowsSlide):
+            self.synopses += (Synopsis("counts", _COUNTS),)
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
@@ -166,25 +201,32 @@ class ObjectFrames(LifetimeOperator):
         columns = [pa.array(times), pa.array(until), *payload_of(changes).columns]
         groups.append(0, slots, pa.RecordBatch.from_arrays(columns, schema=self._stored))
         distinct, place = np.unique(slots, return_inverse=True)
-        groups.hasten(distinct, earliest(place, times + 1, len(distinct)))
+        groups.hasten(distinct, earliest(place, self._due(times), len(distinct)))
         return iter(())
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield the answers of events that the watermark has passed."""
-        before = groups.watermark()
+        before, passed_by = groups.watermark(), watermark
+        if self._slide is not None:
+            before, passed_by = (self._slide.passed(each) for each in (before, watermark))
         for portion in woken(groups, watermark):
             found = groups.read(0, portion)
             times, batch, arrival = (column_of(found.rows, name) for name in (LE, BATCH, ARRIVAL))
             order = np.lexsort((arrival, batch, times, found.owners))
-            passed = order[times[order] < watermark]
+            passed = order[times[order] < passed_by]
             rows = found.rows.take(pa.array(passed))
             events = _Events(found.owners[passed], times[passed], rows, times[passed] >= before)
             yield from self._answered(groups, portion, events)
-            waits = times >= watermark
-            groups.remind(portion, earliest(found.owners[waits], times[waits] + 1, len(portion)))
+            waits = times >= passed_by
+            due = self._due(times[waits])
+            groups.remind(portion, earliest(found.owners[waits], due, len(portion)))
             waiting = np.flatnonzero(waits)
-            needed = np.sort(np.append(passed[self._needed(events, watermark)], waiting))
+            needed = np.sort(np.append(passed[self._needed(events, passed_by)], waiting))
             self._keep(groups, portion, found, needed)
+
+    def _due(self, times: Ints) -> Ints:
+        """Return the watermark with which events at some times have passed."""
+        return times + 1 if self._slide is None else self._slide.due(times)
 
     def _needed(self, events: _Events, watermark: Micros) -> Mask:
         """Return which events may be in frames of later ones, unless all of them expire."""
@@ -216,6 +258,7 @@ class ObjectFrames(LifetimeOperator):
         passed = groups.read(1, portion) if len(self._passed) else None
         fresh: dict[str, pa.Array] = {}
         columns: list[pa.Array] = []
+        shown = self._shown(groups, portion, new)
         for each in self._features:
             some = new if each.is_unbounded else events
             inputs = [some.rows.column(name) for name in each.aggregate.columns]
@@ -227,19 +270,56 @@ class ObjectFrames(LifetimeOperator):
                 states, slides = _since_ever(each, passed, states, new)
             else:
                 slides = events.slides(each.frame)
-            answers = list(each.over(states, slides))
-            yield from failed_rows(each.aggregate, each.function, new.rows)
+            chosen = Slides(slides.groups, slides.first[shown], slides.last[shown])
+            answers = list(each.over(states, chosen)) if shown.any() else []
+            yield from failed_rows(each.aggregate, each.function, new.rows.filter(pa.array(shown)))
             columns.append(pa.chunked_array(answers, each.function.result))
         if passed is not None:
             self._add_passed(groups, portion, passed, fresh, new.owners)
-        identity = [new.rows.column(each.name) for each in EVENT_FIELDS]
-        table = pa.Table.from_arrays([*identity, *columns], schema=self.result)
+        yield from self._rows(new.where(shown), columns)
+
+    def _shown(self, groups: Groups, portion: Slots, new: _Events) -> Mask:
+        """Return which new events have an answer."""
+        slide, owners = self._slide, new.owners
+        shown = np.ones(len(owners), dtype=np.bool_)
+        if slide is None:
+            return shown
+        if not isinstance(slide.every, RowsSlide):
+            due = slide.due(new.times)
+            shown[:-1] = (owners[1:] != owners[:-1]) | (due[1:] != due[:-1])
+            return shown
+        every, last = slide.every.rows, len(self.synopses) - 1
+        stored = groups.read(last, portion)
+        counts = np.zeros(len(portion), dtype=np.int64)
+        counts[stored.owners] = column_of(stored.rows, "passed")
+        numbers = counts[owners] + np.arange(len(owners)) - np.searchsorted(owners, owners) + 1
+        counted = np.unique(owners)
+        after = (counts + np.bincount(owners, minlength=len(portion)))[counted] % every
+        left = np.flatnonzero(after)
+        rows = pa.RecordBatch.from_arrays([pa.array(after[left])], schema=_COUNTS)
+        groups.rewrite(last, portion[counted], GroupRows(left, rows))
+        shown[:] = numbers % every == 0
+        return shown
+
+    def _rows(self, events: _Events, columns: Sequence[pa.Array]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of events, given their answers: for gathering, or final ones."""
+        times, identity = events.times, [events.rows.column(each.name) for each in EVENT_FIELDS]
+        high, low = (np.asarray(each.to_numpy()).view(np.uint64) for each in identity)
+        own = identity
+        if self._slide is not None:
+            # those at multiples of a time are events just before it
+            instants = self._slide.due(times)
+            times = instants - 1
+            if isinstance(self._slide.every, RowsSlide):
+                instants = times
+            time = pa.array(instants).cast(self._slide.time.type)
+            own = [time, *(events.rows.column(key) for key in self._slide.keys)]
+        table = pa.Table.from_arrays([*own, *columns], schema=self.result)
         at = 0
         for answer in table.to_batches():
-            times = new.times[at : at + answer.num_rows]
+            some = slice(at, at + answer.num_rows)
             at += answer.num_rows
-            nobody = np.zeros(len(times), dtype=np.uint64)
-            yield changes_of(answer, times, times + 1, 1, nobody, nobody)
+            yield changes_of(answer, times[some], times[some] + 1, 1, high[some], low[some])
 
     def _add_passed(
         self,

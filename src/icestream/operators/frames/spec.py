@@ -39,14 +39,17 @@ class FrameSpec(AggregateSpec):
             )
             raise DefinitionError(msg)
         if self.frame.within_range:
-            msg = "rows within a range of time are features: use over(..., rows=..., range=...)"
+            msg = (
+                "rows within a range of time are those of one stream: use rows(n, partitionBy=..., "
+                "range=...), or features with over(..., rows=..., range=...)"
+            )
             raise DefinitionError(msg)
         for each in self.aggregates:
             if needs_objects(each, self.types):
                 of = "" if each.is_object else f" of a {self.types[each.columns[0]]}"
                 msg = (
                     f"{each.function}{of} (as {each.alias!r}) has no state of fixed size: over "
-                    "windows that move with events it needs a row for every event, as in "
+                    "windows that move with events it needs the events of one group, as in "
                     "window(range, slide='event') or rows(n, partitionBy=...), and one groupBy"
                 )
                 raise DefinitionError(msg)

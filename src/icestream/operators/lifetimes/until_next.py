@@ -1,9 +1,10 @@
 """Frames and versions: each event of a group lives until later ones push it out.
 
 Idea: an event of a frame of n rows lives until the n-th event after it, one of a frame of a range
-until the first event that is later by the range or more. With one row, each event lives until the
-next one: the versions of a table. What is stored is what was shown: the events alive at the
-watermark and all later ones, each with its lifetime; a new event ends the lifetimes of others.
+until the first event that is later by the range or more, one of both until the first of these.
+With one row, each event lives until the next one: the versions of a table. What is stored is what
+was shown: the events alive at the watermark and all later ones, each with its lifetime; a new event
+ends the lifetimes of others.
 
 Invariants:
 1. At every instant a group shows its latest event, whatever the order in which they arrive
@@ -100,15 +101,14 @@ class UntilNext(PromptOperator):
 def _ends(owner: Ints, start: Ints, frame: Frame) -> Ints:
     """Return when each event leaves the frame of its group; all are in order."""
     count = len(owner)
-    if frame.rows is not None:
-        pushing = np.arange(count) + frame.rows
-    else:
+    pushing = np.arange(count) + (count if frame.rows is None else frame.rows)
+    if frame.range is not None:
         limits = np.where(start > INFINITY - frame.reach, INFINITY, start + frame.reach)
         late = np.repeat([False, True], count)
         order = np.lexsort((late, np.append(limits, start), np.append(owner, owner)))
-        pushing = np.empty(2 * count, dtype=np.int64)
-        pushing[order] = np.cumsum(late[order])
-        pushing = pushing[:count]
+        later = np.empty(2 * count, dtype=np.int64)
+        later[order] = np.cumsum(late[order])
+        pushing = np.minimum(pushing, later[:count])
     inside = np.minimum(pushing, count - 1)
     there = (pushing < count) & (owner[inside] == owner)
     return np.where(there, start[inside], INFINITY)

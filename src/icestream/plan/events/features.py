@@ -50,7 +50,11 @@ class FeatureCall:
 def with_features(node: Node, calls: Sequence[FeatureCall]) -> Framed:
     """Return events with further columns over frames."""
     before, adding = node, _Columns()
-    if isinstance(node, Framed) and all(_reads_only(node.before.payload, each) for each in calls):
+    if (
+        isinstance(node, Framed)
+        and node.time is None
+        and all(_reads_only(node.before.payload, each) for each in calls)
+    ):
         before, adding = node.before, _Columns(list(node.features), list(node.columns))
     for each in calls:
         taken = [*before.payload.names, *(name for name, _ in adding.columns)]
@@ -67,6 +71,29 @@ def with_features(node: Node, calls: Sequence[FeatureCall]) -> Framed:
         before=before,
         features=tuple(adding.features),
         columns=tuple(adding.columns),
+    )
+
+
+def rows_at_slides(
+    node: Node,
+    frame: Frame,
+    time: pa.Field,
+    keys: Sequence[str],
+    aggregates: Sequence[Aggregate],
+) -> Framed:
+    """Return rows at the slides of a frame of events with equal keys: time, keys, answers."""
+    payload, types = node.payload, {each.name: each.type for each in node.payload}
+    answers = [pa.field(each.alias, result_type(each, types)) for each in aggregates]
+    return Framed(
+        pa.schema([time, *(payload.field(key) for key in keys), *answers]),
+        None,
+        True,
+        node.reach + (frame.slide if isinstance(frame.slide, int) else 0),
+        node.delay,
+        before=node,
+        features=tuple(Feature(tuple(keys), frame, each) for each in aggregates),
+        columns=(),
+        time=time,
     )
 
 

@@ -40,7 +40,7 @@ from icestream.operators.dataflow.steps import (
     Trace,
 )
 from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
-from icestream.operators.frames.object_frames import ObjectFrames
+from icestream.operators.frames.object_frames import ObjectFrames, Slide
 from icestream.operators.lifetimes.aggregate import of_growing, only_final
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.append_mode import AppendOutput
@@ -338,6 +338,8 @@ class _Building(DataflowBuilding):
     def _framed(self, node: Framed) -> EventPlace:
         """Create the components of features, and the one in which events meet them."""
         places = [self._identified(each, node.before) for each in self._ungrouped(node.before)]
+        if node.time is not None:
+            return replace(self._features(node.features, places, node.time), numbered=True)
         sets: dict[tuple[Any, ...], list[Feature]] = {}
         for feature in node.features:
             kind = "objects" if _is_object(feature, node.before.payload) else feature.frame.peers
@@ -368,8 +370,13 @@ class _Building(DataflowBuilding):
         step = self._add(component, Map((step,), node.payload, 0, Projecting(columns), text))
         return EventPlace(node.payload, component, step, numbered=True)
 
-    def _features(self, features: Sequence[Feature], places: Sequence[EventPlace]) -> EventPlace:
-        """Create the component of frames by the same keys."""
+    def _features(
+        self,
+        features: Sequence[Feature],
+        places: Sequence[EventPlace],
+        time: pa.Field | None = None,
+    ) -> EventPlace:
+        """Create the component of frames by the same keys; of one with a slide, given a `time`."""
         component, keys = self._new_component(), features[0].keys
         used = dict.fromkeys(text for each in features for text in each.aggregate.columns)
         inputs = {text: f"__x{place}" for place, text in enumerate(used)}
@@ -377,7 +384,7 @@ class _Building(DataflowBuilding):
         texts = [*event, *map(quoted, keys), *(f"({t}) AS {name}" for t, name in inputs.items())]
         first = len(self.edges)
         received = []
-        is_object = _is_object(features[0], places[0].payload)
+        is_object = time is not None or _is_object(features[0], places[0].payload)
         for place in places:
             projection = Projection.bind(place.payload, texts, zone=self._zone)
             # groups of rows have their keys, so that people can read them
@@ -400,7 +407,11 @@ class _Building(DataflowBuilding):
         )
         step: Step
         if is_object:
-            operator = ObjectFrames(list(frames.items()), columns)
+            slide, moves = None, features[0].frame.slide
+            if time is not None and moves is not None:
+                slide = Slide(moves, keys, time)
+                shown += f" at every {features[0].frame.describe()['slide']}"
+            operator = ObjectFrames(list(frames.items()), columns, slide)
             whole = self._add(component, Merge(tuple(received), narrow, 0))
             step = Stateful((whole,), operator.result, 0, operator, shown)
         else:

@@ -150,11 +150,13 @@ class Feature:
 
 @dataclass(frozen=True, eq=False)
 class Framed(Derived):
-    """Events with columns over frames that end with them."""
+    """Events with columns over frames that end with them, or rows at the slides of one frame."""
 
     features: tuple[Feature, ...] = field(kw_only=True)
     #: names of further columns, and their SQL text over the event and the aliases of its features
     columns: tuple[tuple[str, str], ...] = field(kw_only=True)
+    #: the time of rows at slides, which come before their keys and answers; None for events
+    time: pa.Field | None = field(default=None, kw_only=True)
 
 
 def upstream(node: Node) -> Iterator[Node]:

@@ -67,10 +67,11 @@ class Frame:
         if self.range is None and self.rows is None:
             msg = "a frame reaches back a range of time or a number of rows; give one"
             raise DefinitionError(msg)
-        if self.within_range and (self.slide or self.partition != "key" or self.peers):
+        in_time = isinstance(self.slide, int)
+        if self.within_range and (in_time or self.partition != "key" or self.peers):
             msg = (
-                "a frame of a number of rows within a range of time counts a group's own events "
-                "and has a row for every event: leave out the slide"
+                "a frame of a number of rows within a range of time counts a group's own events, "
+                "with rows at every event or every m-th: write partitionBy, and no slide in time"
             )
             raise DefinitionError(msg)
         if self.range is not None and (self.range < 0 or self.reach <= 0):

@@ -5,8 +5,8 @@ themselves, and the driver registers them in the log of Spark's file sink. Reade
 that Spark would have written. In an object store this needs no connector of Hadoop.
 
 Invariants:
-1. Types, encodings and stored schema are those that Spark writes; where they would differ,
-   `ParquetTable.of` returns None
+1. Types and stored schema are those that Spark writes, encodings are such that it reads; where
+   types would differ, `ParquetTable.of` returns None
    (`test_oracle_direct_files_have_the_schema_spark_writes`,
    `test_what_only_spark_can_write_is_left_to_spark`).
 2. A version is registered once, after its files are durable

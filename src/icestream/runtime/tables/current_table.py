@@ -18,7 +18,8 @@ Invariants:
 1. The table is what applying all changes by key gives, whatever was merged
    (`test_oracle_a_table_is_its_changes_by_key`).
 2. Applying a version again changes nothing (`test_a_version_is_applied_once`).
-3. One range of keys is in memory at a time (`test_bounded_one_range_of_keys_is_in_memory`).
+3. One range of keys is in memory at a time, and of each run a group of rows
+   (`test_bounded_one_range_of_keys_is_in_memory`).
 4. A table is never newer than its checkpoint
    (`test_a_table_follows_a_checkpoint_that_was_rolled_back`).
 5. A reader gets one whole version, also while the next one is written
@@ -228,8 +229,9 @@ class CurrentTable:
             return 0
         parts: list[tuple[int, str]] = []
         gone = 0
-        for first, end in self.ranges(last):
-            rows = self._live(last, first, end)
+        opened = _OpenFiles(self)
+        for first, end in self.ranges(last, opened):
+            rows = self._live(last, first, end, opened)
             left = rows.filter(chosen(rows))
             gone += rows.num_rows - left.num_rows
             if left.num_rows or not parts:
@@ -240,11 +242,12 @@ class CurrentTable:
         self.files.sync_folder(self.folder)
         return gone
 
-    def ranges(self, manifest: Manifest) -> list[tuple[int, int]]:
+    def ranges(self, manifest: Manifest, opened: _OpenFiles | None = None) -> list[tuple[int, int]]:
         """Return ranges of keys whose rows fit into memory."""
+        files = opened or _OpenFiles(self)
         starts = [first for first, _ in manifest.parts] or [0]
-        share = sum(self._size(name) for name in manifest.runs) // len(starts)
-        sizes = [self._size(name) for _, name in manifest.parts] or [0]
+        share = sum(files.size(name) for name in manifest.runs) // len(starts)
+        sizes = [_OpenFiles(self).size(name) for _, name in manifest.parts] or [0]
         found = []
         for first, end, size in zip(starts, [*starts[1:], _END], sizes, strict=True):
             pieces = 1 + (size + share) // self.part_bytes
@@ -252,9 +255,17 @@ class CurrentTable:
             found += list(pairwise(cuts))
         return found
 
-    def rows(self, manifest: Manifest, now: Micros, first: int = 0, end: int = _END) -> pa.Table:
+    def rows(
+        self,
+        manifest: Manifest,
+        now: Micros,
+        first: int = 0,
+        end: int = _END,
+        opened: _OpenFiles | None = None,
+    ) -> pa.Table:
         """Return the rows of a range of keys, with their age `now` if they have one."""
-        rows = self._live(manifest, first, end).select(manifest.schema.names)
+        files = opened or _OpenFiles(self)
+        rows = self._live(manifest, first, end, files).select(manifest.schema.names)
         if manifest.updated is None:
             return rows
         updated = rows.column(manifest.updated).cast(pa.timestamp("us")).cast(pa.int64())
@@ -264,8 +275,9 @@ class CurrentTable:
         """Yield all rows of the last version, a range of keys at a time."""
         manifest = self.manifest()
         if manifest is not None:
-            for first, end in self.ranges(manifest):
-                yield self.rows(manifest, now, first, end)
+            opened = _OpenFiles(self)
+            for first, end in self.ranges(manifest, opened):
+                yield self.rows(manifest, now, first, end, opened)
 
     def check(self, name: str) -> None:
         """Check a file of the table; DamageError if it is missing or damaged."""
@@ -316,7 +328,8 @@ class CurrentTable:
         """Write a file durably; return its name."""
         out = pa.BufferOutputStream()
         # a dictionary for each few rows costs more time than it saves space
-        pq.write_table(rows, out, row_group_size=_ROWS_AT_ONCE, use_dictionary=False)
+        options: dict[str, Any] = {"use_dictionary": False, "write_statistics": [_HIGH]}
+        pq.write_table(rows, out, row_group_size=_ROWS_AT_ONCE, **options)
         data = memoryview(out.getvalue())
         name = f"part-{uuid.uuid4()}.{xxhash.xxh3_64_hexdigest(data)}.parquet"
         write_file(self.files, f"{self.folder}/{name}", data)
@@ -333,21 +346,21 @@ class CurrentTable:
     def _merged(self, manifest: Manifest) -> Manifest:
         """Merge the runs with the parts; ranges that no run touches stay as they are."""
         parts: list[tuple[int, str]] = []
-        known = dict(manifest.parts)
-        for first, end in self.ranges(manifest):
-            fresh = any(len(self._scan(name, first, end)) for name in manifest.runs)
+        known, opened = dict(manifest.parts), _OpenFiles(self)
+        for first, end in self.ranges(manifest, opened):
+            fresh = any(len(opened.rows(name, first, end)) for name in manifest.runs)
             whole = first in known and end in {*known, _END}
             if not fresh and whole:
                 parts.append((first, known[first]))
                 continue
-            rows = self._live(manifest, first, end)
+            rows = self._live(manifest, first, end, opened)
             if rows.num_rows or not parts:
                 parts.append((first if parts else 0, self._write(rows)))
         return replace(manifest, runs=(), parts=tuple(parts))
 
     # -- reading ---------------------------------------------------------------------------
 
-    def _live(self, manifest: Manifest, first: int, end: int) -> pa.Table:
+    def _live(self, manifest: Manifest, first: int, end: int, opened: _OpenFiles) -> pa.Table:
         """Return the newest rows of each key of a range, without deleted keys."""
         starts = [each for each, _ in manifest.parts]
         inside = [
@@ -355,7 +368,7 @@ class CurrentTable:
             for (start, name), stop in zip(manifest.parts, [*starts[1:], _END], strict=False)
             if start < end and first < stop
         ]
-        found = [self._scan(name, first, end) for name in (*inside, *manifest.runs)]
+        found = [opened.rows(name, first, end) for name in (*inside, *manifest.runs)]
         schema = pa.schema([*_HEAD, *manifest.schema])
         known = [each.select([n for n in schema.names if n in each.column_names]) for each in found]
         rows = pa.concat_tables([schema.empty_table(), *known], promote_options="default")
@@ -369,23 +382,6 @@ class CurrentTable:
         kept = rows.take(pa.array(order[newest]))
         return kept.filter(pa.array(kept.column(CHANGE).to_numpy() > 0))
 
-    def _scan(self, name: str, first: int, end: int) -> pa.Table:
-        """Return the rows of a file in a range of keys."""
-        file = self._open(name)
-        chosen = []
-        for number in range(file.num_row_groups):
-            bounds = file.metadata.row_group(number).column(0).statistics
-            if bounds is None or (bounds.min < end and first <= bounds.max):
-                chosen.append(number)
-        rows = file.read_row_groups(chosen)
-        high: npt.NDArray[np.uint64] = rows.column(0).to_numpy()
-        inside = (high >= np.uint64(first)) & (high <= np.uint64(end - 1))
-        return rows if inside.all() else rows.filter(pa.array(inside))
-
-    def _size(self, name: str) -> int:
-        metadata = self._open(name).metadata
-        return sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-
     def _open(self, name: str) -> pq.ParquetFile:
         path = f"{self.folder}/{name}"
         with closing(self.files.open(path)) as file:
@@ -398,3 +394,47 @@ class CurrentTable:
             return pq.ParquetFile(pa.BufferReader(data))
         except pa.ArrowException as error:
             raise DamageError(path, f"it is no file of Parquet ({error})") from error
+
+
+class _OpenFiles:
+    """Files of a table from which ranges of keys are read, in their order.
+
+    A file is opened, and its checksum compared, once; it is closed behind its last rows. The group
+    of rows that a range ends in is kept for the next one, which need not read it again.
+    """
+
+    def __init__(self, table: CurrentTable) -> None:
+        self._table = table
+        self._files: dict[str, pq.ParquetFile] = {}
+        #: the number of the last group of rows that was read of each file, and the rows
+        self._last: dict[str, tuple[int, pa.Table]] = {}
+
+    def rows(self, name: str, first: int, end: int) -> pa.Table:
+        """Return the rows of a file in a range of keys."""
+        file = self._file(name)
+        parts = [file.schema_arrow.empty_table()]
+        kept, last = self._last.pop(name, (-1, parts[0]))
+        ends = False
+        for number in range(file.num_row_groups):
+            bounds = file.metadata.row_group(number).column(0).statistics
+            ends = bounds is not None and bounds.max < end
+            if bounds is None or (bounds.min < end and first <= bounds.max):
+                parts.append(last if number == kept else file.read_row_group(number))
+                if not ends:
+                    self._last[name] = number, parts[-1]
+        if ends:
+            del self._files[name]
+        rows = pa.concat_tables(parts)
+        high: npt.NDArray[np.uint64] = rows.column(0).to_numpy()
+        inside = (high >= np.uint64(first)) & (high <= np.uint64(end - 1))
+        return rows if inside.all() else rows.filter(pa.array(inside))
+
+    def size(self, name: str) -> int:
+        """Return the bytes of the rows of a file."""
+        metadata = self._file(name).metadata
+        return sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+
+    def _file(self, name: str) -> pq.ParquetFile:
+        if name not in self._files:
+            self._files[name] = self._table._open(name)
+        return self._files[name]

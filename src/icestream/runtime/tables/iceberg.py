@@ -86,6 +86,7 @@ class IcebergAppendTable(TransactionTable):
             partition_by=partitions,
             hive=False,
             data="data",
+            packs=False,
             target=target.file_bytes,
             files=target.files(folder),
         )

@@ -143,6 +143,8 @@ class TableLayout:
     metadata: Mapping[str, str] = field(default_factory=dict)
     #: whether timestamps are stored in 96 bits
     int96: bool = False
+    #: whether integers may be stored as differences: not all readers of Iceberg know that
+    packs: bool = True
     #: whether the table's log stores statistics of files
     statistics: bool = False
     #: places of its columns in the rows of the query, and in their structs; None if they are equal

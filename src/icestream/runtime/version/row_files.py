@@ -1,6 +1,6 @@
-"""The rows that the shards of a task emit or refuse: one file of each kind for all of them.
+"""The rows that shards of a task emit or refuse: one file of each kind for those of a part.
 
-Invariant: a task creates and syncs as many of these files for many shards as for one
+Invariant: on a disk a task creates and syncs as many of these files for many shards as for one
 (`test_the_shards_of_a_task_share_their_result_file`).
 """
 
@@ -28,13 +28,17 @@ class RowFiles:
         self._number = number
         self._codec = codec
         self._writers: dict[str, SegmentWriter] = {}
+        #: bytes of the rows
+        self.bytes = 0
 
     def write(self, kind: str, batch: pa.RecordBatch, view: int = 0) -> None:
         """Append rows of a view."""
         if kind not in self._writers:
             path = f"{self._path}.{kind}"
             self._writers[kind] = SegmentWriter(self._files, path, self._number, codec=self._codec)
-        self._writers[kind].append(write_table(batch), synopsis=view, rows=batch.num_rows)
+        data = write_table(batch)
+        self.bytes += len(data)
+        self._writers[kind].append(data, synopsis=view, rows=batch.num_rows)
 
     def finish(self) -> dict[str, SegmentInfo]:
         """Close the files and describe them, by kind; the caller syncs them."""

@@ -4,7 +4,8 @@ Idea: everything durable is written under names of this attempt; the commit deci
 counts. The arena of the previous version is claimed by renaming it; if it is gone, the shard is
 rebuilt from the log, so a failed or repeated attempt costs only time. Shards of fused components
 run in one task, each on its own state; what one sends, the next processes at once. Shards that run
-one after the other in a task are synced together, at its end.
+one after the other in a task are synced together, at its end; to a store, what the first of them
+wrote is sent while the last ones run, so that the task waits for little.
 
 Invariants:
 1. An attempt changes no file that another attempt or version can see, except by claiming an arena
@@ -12,7 +13,12 @@ Invariants:
 2. The quota bounds arena, tables and buffers together, even while rebuilding
    (`test_bounded_state_of_ten_times_the_budget`).
 3. All files that reports name are durable when `run_all` returns
-   (`test_crash_every_step_of_a_run`, `test_crash_runs_notice_what_was_not_synced`).
+   (`test_crash_every_step_of_a_run`, `test_crash_runs_notice_what_was_not_synced`), also what was
+   sent early (`test_crash_a_query_in_a_store`).
+4. Rows and state do not depend on how a task is cut into parts
+   (`test_a_task_sends_what_its_first_shards_wrote_while_the_others_run`).
+
+Cost, in a store: two objects for each part of a task. A part has `PART_BYTES`, but for the last.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -54,6 +61,13 @@ from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.table_files import LATE_VIEW, TableFile
 
+#: bytes that are worth two requests of their own
+PART_BYTES = 4 << 20
+#: bytes that are sent whatever other shards write
+_ENOUGH = 8 * PART_BYTES
+#: parts that a task sends at the same time
+_PARTS_AT_ONCE = 4
+
 
 @dataclass(slots=True)
 class ShardReport:
@@ -75,11 +89,17 @@ class ShardReport:
     follows: bool = False
     #: reports of the shards fused with this one, whose seconds include theirs
     others: tuple[ShardReport, ...] = ()
-    #: what the task of this shard wrote for all its shards, if this is the first of them: files for
-    #: tables, and those of rows without a table, emitted and refused
+    #: what the task of this shard wrote, if this is the first of its shards, for tables; and what
+    #: it wrote of rows without a table, emitted and refused, if it is the first of its part
     tables: tuple[TableFile, ...] = ()
     result: SegmentInfo | None = None
     refused: SegmentInfo | None = None
+
+    @property
+    def segment_bytes(self) -> int:
+        """Return the bytes of the segments, with those of the shards fused with this one."""
+        own = sum(info.bytes for _, info in self.segments)
+        return own + sum(each.segment_bytes for each in self.others)
 
     def written(self, root: str) -> Iterator[str]:
         """Yield the paths of all durable files, in the checkpoint at `root`."""
@@ -164,14 +184,7 @@ class ShardTask:
     #: for each edge inside the fusion, the place of its target among these shards
     hands: Mapping[int, int] = field(default_factory=dict)
 
-    def run(
-        self,
-        reader: ParcelReader,
-        past: VersionStore,
-        attempt: str,
-        tables: TableWriters,
-        rows: RowFiles,
-    ) -> ShardReport:
+    def run(self, reader: ParcelReader, past: VersionStore, outputs: TaskFiles) -> ShardReport:
         """Run this shard, together with the shards of other components that are fused with it.
 
         Files are durable only once they are synced; those of tables and rows are still open.
@@ -180,7 +193,7 @@ class ShardTask:
         opened: list[OpenShard] = []
         try:
             for task in (self, *self.fused):
-                opened.append(OpenShard(task, reader, past, attempt, tables, rows))
+                opened.append(OpenShard(task, reader, past, outputs))
             for each in opened:
                 for view, batch in each.emitted():
                     self._hand_on(each, view, batch, opened)
@@ -267,29 +280,23 @@ class ShardTask:
 
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
-    """Run the shards of one task one after the other, then make all their files durable."""
+    """Run the shards of one task one after the other, and make all their files durable."""
     if not tasks:
         return []
     first, reports = tasks[0], list[ShardReport]()
     process_base()
     requests, repeated = REQUESTS.total(), REPEATED.total()
     past = VersionStore(first.files, first.root)
-    attempt = new_attempt(first.epoch, packed=getattr(first.files, "packs", False))
-    tables = TableWriters(first.tables, first.version, first.place, first.epoch)
-    name = f"{first.version:012d}-{first.shard}-{attempt}"
-    rows = RowFiles(first.files, first.root, name, first.shard, first.codec)
+    outputs = TaskFiles(tasks)
     try:
         for paths, alike in groupby(tasks, key=lambda task: task.parcels):
             with closing(ParcelReader(first.parcel_files, paths)) as reader:
-                reports += [task.run(reader, past, attempt, tables, rows) for task in alike]
-        reports[0].tables = tuple(tables.finish())
-        made = rows.finish()
-        reports[0].result, reports[0].refused = made.get(EMITTED), made.get(REFUSED)
-        written = [path for each in reports for path in each.written(first.root)]
-        _sync(first, written, tables.written)
+                for task in alike:
+                    reports.append(task.run(reader, past, outputs))
+                    outputs.add(reports[-1])
+        reports[0].tables = outputs.finish()
     except BaseException:
-        tables.abandon()
-        rows.abandon()
+        outputs.abandon()
         raise
     finally:
         KEPT.prune()
@@ -300,34 +307,91 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     return reports
 
 
-def _sync(task: ShardTask, own: list[str], of_tables: Mapping[str, list[str]]) -> None:
-    """Make files of the checkpoint and of tables durable, on one disk together."""
-    for layout in task.tables:
-        paths = of_tables.get(layout.folder, [])
-        if isinstance(task.files, LocalFiles) and isinstance(layout.files, LocalFiles):
-            own = own + paths
-        else:
-            layout.files.sync_files(paths)
-    task.files.sync_files(own)
+class TaskFiles:
+    """What the shards of one task write; in stores parts of it are sent while others run.
+
+    The files of an attempt are one object for segments and one for rows, so each part is an attempt
+    of its own. Files on disks are one part, synced at the end.
+    """
+
+    def __init__(self, tasks: Sequence[ShardTask]) -> None:
+        """Write nothing yet."""
+        self._task = first = tasks[0]
+        self._left = len(tasks)
+        self._packs: bool = getattr(first.files, "packs", False)
+        self._senders = ThreadPoolExecutor(_PARTS_AT_ONCE, "icestream-part")
+        self._sent: list[Future[None]] = []
+        self.tables = TableWriters(first.tables, first.version, first.place, first.epoch)
+        self._begin()
+
+    def _begin(self) -> None:
+        task = self._task
+        self.attempt = new_attempt(task.epoch, packed=self._packs)
+        name = f"{task.version:012d}-{task.shard}-{self.attempt}"
+        self.rows = RowFiles(task.files, task.root, name, task.shard, task.codec)
+        self._part: list[ShardReport] = []
+        self._segment_bytes = 0
+
+    def add(self, report: ShardReport) -> None:
+        """Take the report of a shard, whose segments are closed; send what waits if that pays.
+
+        It does once the shards left are expected to write half as much: the task waits for that.
+        """
+        self._part.append(report)
+        self._left -= 1
+        self._segment_bytes += report.segment_bytes
+        waits = self._segment_bytes + self.rows.bytes
+        few_left = 2 * self._left <= len(self._part) or waits >= _ENOUGH
+        if self._packs and self._left and waits >= PART_BYTES and few_left:
+            self._send(self._end_part())
+            self._begin()
+
+    def finish(self) -> tuple[TableFile, ...]:
+        """Close all files, make them durable and return those of tables."""
+        task, tables = self._task, tuple(self.tables.finish())
+        own, of_tables = self._end_part(), self.tables.written
+        if self._packs:
+            self._send(own)
+            own = []
+        for layout in task.tables:
+            paths = of_tables.get(layout.folder, [])
+            if isinstance(task.files, LocalFiles) and isinstance(layout.files, LocalFiles):
+                own = own + paths
+            else:
+                layout.files.sync_files(paths)
+        task.files.sync_files(own)
+        for sent in self._sent:
+            sent.result()
+        self._senders.shutdown()
+        return tables
+
+    def abandon(self) -> None:
+        """Remove what is not durable yet; what was sent goes with the next sweep."""
+        self._senders.shutdown(cancel_futures=True)
+        self.tables.abandon()
+        self.rows.abandon()
+
+    def _end_part(self) -> list[str]:
+        """Close the files of rows, report them, and return the paths of this part."""
+        made = self.rows.finish()
+        self._part[0].result, self._part[0].refused = made.get(EMITTED), made.get(REFUSED)
+        return [path for each in self._part for path in each.written(self._task.root)]
+
+    def _send(self, paths: list[str]) -> None:
+        self._sent.append(self._senders.submit(self._task.files.sync_files, paths))
 
 
 class OpenShard:
     """A running shard: its arena, its operator, and the files that it writes."""
 
     def __init__(
-        self,
-        task: ShardTask,
-        reader: ParcelReader,
-        past: VersionStore,
-        attempt: str,
-        tables: TableWriters,
-        rows: RowFiles,
+        self, task: ShardTask, reader: ParcelReader, past: VersionStore, outputs: TaskFiles
     ) -> None:
         """Open the previous version and process the data from the exchange."""
         self._task = task
-        self._tables = tables
-        self._row_files = rows
-        self._attempt = attempt
+        self._tables = outputs.tables
+        self._row_files = outputs.rows
+        self._attempt = attempt = outputs.attempt
         self._budget = task.budget()
         self._arena, self._rebuilt = task.open_arena(self._budget)
         self._released = False

@@ -10,13 +10,17 @@ Invariants:
    (`test_oracle_zones_with_summer_time`, `test_oracle_days_of_a_zone`).
 2. Text that is not a time is NULL (`test_oracle_casts`).
 
-Limits: years 0001 to 9999 in text. After 2037 Arrow knows no daylight saving time. Zones in text:
-Z, UTC, GMT, +hh:mm and -hh:mm only.
+3. Daylight saving time goes on where the tables of zones end, in 2037
+   (`test_oracle_zones_have_their_rules_after_2037`).
+
+Limits: years 0001 to 9999 in text. Zones in text: Z, UTC, GMT, +hh:mm and -hh:mm only.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +33,12 @@ from icestream.sql.expressions.decimals import valid
 from icestream.sql.expressions.types import DATE, INT, NTZ, is_zoned
 
 _SECOND = 1_000_000
+_QUARTER = 900 * _SECOND
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: from 2037 on, until dates end, Python knows the rules of zones
+_KNOWN_UNTIL, _LAST_YEAR = (
+    int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * _SECOND for year in (2037, 9999)
+)
 BLANKS = "".join(map(chr, range(33))) + "\x7f"
 
 _DATE_TIME = (
@@ -52,7 +62,13 @@ _CLOCK_UNITS = ("hour", "minute", "second", "millisecond")
 def to_local(array: pa.Array, zone: str) -> pa.Array:
     """Return an array of timestamps in the local time of a zone; others unchanged."""
     if is_zoned(array.type):
-        return pc.local_timestamp(array.cast(pa.timestamp("us", zone)))
+        local = pc.local_timestamp(array.cast(pa.timestamp("us", zone)))
+        late = _late(array, zone)
+        if len(late):
+            moved, instants = micros_of(local).copy(), micros_of(array)[late]
+            moved[late] = instants + _offsets(instants, zone, local=False)
+            local = from_micros(moved, valid(array), NTZ)
+        return local
     if array.type == DATE:
         return from_micros(days_of(array) * DAY, valid(array), NTZ)
     return array
@@ -64,7 +80,33 @@ def to_instant(local: pa.Array, zone: str) -> pa.Array:
         return local.cast(pa.timestamp("us", zone))
     near = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
     ahead = micros_of(pc.local_timestamp(near)) - micros_of(near)
+    late = _late(local, zone)
+    if len(late):
+        ahead[late] = _offsets(micros_of(local)[late], zone, local=True)
     return from_micros(micros_of(local) - ahead, valid(local), pa.timestamp("us", zone))
+
+
+def _late(array: pa.Array, zone: str) -> Ints:
+    """Return the places of times whose daylight saving time Arrow does not know."""
+    if zone in ("UTC", "Etc/UTC") or zone.startswith(("+", "-")):
+        return np.empty(0, dtype=np.int64)
+    micros = micros_of(array)
+    return np.flatnonzero((micros >= _KNOWN_UNTIL) & (micros < _LAST_YEAR))
+
+
+def _offsets(micros: Ints, zone: str, *, local: bool) -> Ints:
+    """Return by how much a zone is ahead at late instants, or at local times.
+
+    Clocks change at quarters of an hour, so each is asked for once.
+    """
+    quarters, places = np.unique(micros // _QUARTER, return_inverse=True)
+    own, kept = ZoneInfo(zone), _EPOCH.replace(tzinfo=None)
+    found = []
+    for quarter in quarters.tolist():
+        length = timedelta(microseconds=quarter * _QUARTER)
+        time = (kept + length).replace(tzinfo=own) if local else (_EPOCH + length).astimezone(own)
+        found.append(time.utcoffset() or timedelta())
+    return np.array([each // timedelta(microseconds=1) for each in found])[places]
 
 
 def micros_of(array: pa.Array) -> Ints:

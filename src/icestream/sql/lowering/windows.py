@@ -67,14 +67,14 @@ def windowed_stream(
                 gap = window.gap
                 return stream.session(window.size if gap is None else sf.expr(written(gap)))
         return stream.window(window.size, window.step)
-    if window.range is not None:
+    if window.range is not None and window.rows is None:
         event = window.slide if isinstance(window.slide, RowsSlide) else "event"
         return stream.window(window.range, slide=event)
     assert window.rows is not None
     slide = window.slide
     step = slide.rows if isinstance(slide, RowsSlide) else slide and format_interval(slide)
     by = [sf.col(quoted(name)) for name in partition] or None
-    return stream.rows(window.rows, step, partitionBy=by)
+    return stream.rows(window.rows, step, partitionBy=by, range=window.range)
 
 
 def aggregate_of(

@@ -6,6 +6,7 @@ they follow.
 
     window    = RANGE interval [SLIDE (interval | number ROWS)]
               | [PARTITION BY column, ...] ROWS number [SLIDE (number [ROWS] | interval)]
+              | PARTITION BY column, ... ROWS number RANGE interval [SLIDE number [ROWS]]
               | TUMBLE interval | CUMULATE interval STEP interval | SESSION interval
               | NOW | [RANGE | ROWS] UNBOUNDED
     interval  = [INTERVAL] (number unit ... | 'number' unit | 'number unit ...')
@@ -260,8 +261,16 @@ class _Parser:
         if self._took("UNBOUNDED"):
             return None
         count = self._count("ROWS")
-        slide = self._slide(bare_rows=True) if self._took("SLIDE") else None
-        return Frame(rows=count, slide=slide, partition=partition)
+        within = partition == "key" and self._took("RANGE")
+        length = self._interval("RANGE") if within else None
+        slides = self._took("SLIDE")
+        start = self._next
+        slide = self._slide(bare_rows=True) if slides else None
+        if within and isinstance(slide, int):
+            raise self._text.error(
+                self._since(start), "rows within a RANGE slide by rows: write SLIDE 10 ROWS"
+            )
+        return Frame(rows=count, range=length, slide=slide, partition=partition)
 
     def _partitioned(self) -> Brackets:
         self._expect(("BY",), "PARTITION is followed by BY")

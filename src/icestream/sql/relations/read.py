@@ -338,7 +338,7 @@ class QueryReader(SelectReader):
             node = exp.Anonymous(this="window")
             node.meta.update(start=place.start, end=place.end - 1)
             return self.with_window(query, window, reference(time), node)
-        if window.range is None or window.slide is not None:
+        if window.rows is not None or window.range is None or window.slide is not None:
             raise self._text.error(
                 place,
                 "[ROWS n] and slides count the rows of one stream that are aggregated: in a join "

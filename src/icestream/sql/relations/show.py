@@ -119,8 +119,9 @@ def _window(window: TimeWindow | Frame) -> str:
         words = f"{window.kind} {format_interval(window.size)}"
         step: Micros | RowsSlide | None = window.step if window.step != window.size else None
     else:
-        rows = f"{window.rows} rows" if window.range is None else format_interval(window.range)
-        words, step = f"of the last {rows}", window.slide or RowsSlide(1)
+        reaches = [] if window.rows is None else [f"{window.rows} rows"]
+        reaches += [] if window.range is None else [format_interval(window.range)]
+        words, step = f"of the last {' within '.join(reaches)}", window.slide or RowsSlide(1)
     if isinstance(step, RowsSlide):
         return f"{words} at every {f'{step.rows} rows' if step.rows > 1 else 'row'}"
     return words if step is None else f"{words} every {format_interval(step)}"

@@ -116,13 +116,10 @@ class LocalCopies:
         """Keep what was fetched; a disk that refuses is no harm."""
         with contextlib.suppress(OSError):
             new = NewCopy(self.begin(), path)
-            try:
-                new.skip(chunk)
-                new.write(data)
-                new.finish()
+            new.skip(chunk)
+            if new.fill(data):
                 self.keep(new, size)
-            finally:
-                new.discard()
+            new.discard()
 
     def begin(self) -> str:
         """Return the folder of this process for files that are being written."""
@@ -224,6 +221,15 @@ class NewCopy:
     def finish(self) -> None:
         """End the last page; nothing is written after this."""
         self._end_page()
+
+    def fill(self, data: bytes) -> bool:
+        """Write all there is; return whether the disk took it."""
+        try:
+            self.write(data)
+        except OSError:
+            return False
+        self.finish()
+        return True
 
     def read(self, offset: int, length: int) -> bytes:
         parts = []

@@ -243,15 +243,32 @@ class StoreFiles:
             self.publish(pack)
             return
         files = [(path, self._new[path]) for path in paths]
-        together = self.create(pack)
-        together.write(directory([(path.rpartition("/")[2], file.size) for path, file in files]))
-        for _, file in files:
-            for chunk in file.chunks():
-                together.write(chunk())
-        together.sync()
+        head = directory([(path.rpartition("/")[2], file.size) for path, file in files])
+        chunks = (chunk() for _, file in files for chunk in file.chunks())
+        if len(head) + sum(file.size for _, file in files) <= CHUNK:
+            self._send_and_copy(pack, b"".join((head, *chunks)))
+        else:
+            together = self.create(pack)
+            for data in (head, *chunks):
+                together.write(data)
+            together.sync()
         for path, file in files:
             del self._new[path]
             file.discard()
+
+    def _send_and_copy(self, path: str, data: bytes) -> None:
+        """Make an object of bytes, and a copy while the store takes them."""
+        bucket, key = self._find(path)
+        copy = NewCopy(self.copies.begin(), path)
+        with ThreadPoolExecutor(1) as other:
+            copying = other.submit(copy.fill, data)
+            try:
+                bucket.put(key, [lambda: data])
+            finally:
+                copied = copying.result()
+        if copied:
+            self.copies.keep(copy)
+        copy.discard()
 
     @property
     def copies(self) -> LocalCopies:

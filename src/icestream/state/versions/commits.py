@@ -427,6 +427,12 @@ class VersionStore:
 
     # -- what versions consist of ----------------------------------------------------------
 
+    def stored_plan(self) -> Mapping[str, Any] | None:
+        """Return the plan of a checkpoint; None if it is new."""
+        if not self.files.exists(f"{self.root}/{PLAN}"):
+            return None
+        return self.plan()[0]
+
     def remember_plan(
         self, plan: Mapping[str, Any], state_schema: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
@@ -505,6 +511,10 @@ class VersionStore:
         for place in gone:
             self._known.pop(place, None)
             self._read_commits.pop(self._path(place), None)
+
+    def next_before_takeover(self, version: int) -> str:
+        """Return the file in which the owner before this program committed the next version."""
+        return self._path(Place(self.epoch - 1, version + 1))
 
     def path(self, version: int) -> str:
         """Return the commit file of a version, also of one that is missing or is to come."""
