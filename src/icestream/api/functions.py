@@ -283,7 +283,8 @@ def any_value(col: Column | str, ignoreNulls: bool | None = None) -> AggregateEx
 def _ordered(
     function: str, col: Column | str, ignorenulls: bool, spelling: str | None = None
 ) -> AggregateExpression:
-    if not isinstance(ignorenulls, bool):
+    given: object = ignorenulls
+    if not isinstance(given, bool):
         msg = f"{function} takes ignorenulls=True or False; got {ignorenulls!r}"
         raise DefinitionError(msg)
     parameters = (True,) if ignorenulls else ()
