@@ -324,7 +324,8 @@ def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
 
 def key_names(stream: Stream, keys: Sequence[Column | str]) -> tuple[str, ...]:
     """Return the names of the columns of an update key; DefinitionError for computed ones."""
-    frame, names = stream._parts[0].frame, []
+    frame = stream._parts[0].frame
+    names: list[str] = []
     for key in keys:
         if isinstance(key, str):
             names += as_spelled([key], frame.columns)
