@@ -70,7 +70,8 @@ BAD: dict[str, tuple[Definition, str]] = {
         lambda df: _windows(df).agg(ice.first("n", SOMETHING)), "ignorenulls=True or"
     ),
     "a shift into the past": (
-        lambda df: ice.stream(df, time="ts").events().shift("-5 minutes"), "by -5 minutes; shift"
+        lambda df: ice.stream(df.select("ts"), time="ts").events().shift("-5 minutes"),
+        "by -5 minutes; shift",
     ),
     "slack below zero": (lambda df: ice.stream(df, "ts", "-1 second"), "must not be negative"),
     "slack in months": (lambda df: ice.stream(df, "ts", "1 month"), "cannot read '1 month'"),
