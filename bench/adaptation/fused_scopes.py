@@ -1,9 +1,10 @@
 """A join and an aggregate by the same key on Spark: in one component, and in two.
 
-Idea: what groups by the keys of a join runs inside its component. `repartition()` between the two
-sends the pairs over an exchange, as every group did before, to a component of its own. Both queries
-read the same files in the same batches, in turn; rates are of the events of both streams, by the
-median of whole batches, once warm.
+Idea: what groups by the keys of a join runs inside its component, and its sums are computed from
+both sides, without pairs. `repartition()` between the two sends the pairs over an exchange, as
+every group did before, to a component of its own. Both queries read the same files in the same
+batches, in turn; rates are of the events of both streams, by the median of whole batches, once
+warm. An event meets one of the other stream, or four: pairs are what the one component saves.
 
 Limits: rows go to no table. The fewer events a batch has, the more its jobs weigh.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from bench.registry import Size
 SECOND = 1_000_000
 #: events of each stream in a batch
 EVENTS = {Size.SMALL: (2_000,), Size.FULL: (2_000, 50_000)}
+#: events of the other stream that an event meets
+PARTNERS = (1, 4)
 #: rounds, batches of each, and how many of them warm up
 ROUNDS = {Size.SMALL: (1, 10, 4), Size.FULL: (3, 24, 8)}
 FUSED, PARTED = "one component", "two components"
@@ -35,30 +39,31 @@ def join_then_aggregate(size: Size, folder: Path) -> dict[str, dict[str, float]]
     rounds, batches, warm = ROUNDS[size]
     spark = ice.local_session("fusion", cores=2)
     found: dict[str, dict[str, float]] = {}
-    for events in EVENTS[size]:
-        home = folder / str(events)
+    for events, partners in product(EVENTS[size], PARTNERS):
+        home = folder / f"{events}-{partners}"
         for number, side in enumerate("ab"):
-            _write(home / side, side, batches, events, number)
+            _write(home / side, side, batches, events, partners, number)
         took: dict[str, list[float]] = {FUSED: [], PARTED: []}
         for number in range(rounds):
             for name in took:
                 parted = name == PARTED
                 took[name] += _batches(spark, home, f"{name}-{number}", parted=parted)[warm:]
         rates = {name: 2_000 * events / statistics.median(each) for name, each in took.items()}
-        found[f"{events:,} events"] = {**rates, "ratio": rates[FUSED] / rates[PARTED]}
+        name = f"{events:,} events" + (f", {partners} partners" if partners > 1 else "")
+        found[name] = {**rates, "ratio": rates[FUSED] / rates[PARTED]}
     spark.stop()
     return found
 
 
-def _write(folder: Path, side: str, files: int, events: int, seed: int) -> None:
-    """Write a stream whose events meet about one of the other."""
+def _write(folder: Path, side: str, files: int, events: int, partners: int, seed: int) -> None:
+    """Write a stream whose events meet about so many of the other."""
     folder.mkdir(parents=True)
     dice = np.random.default_rng(seed)
     for number in range(files):
         times = np.sort(dice.integers(0, 5 * SECOND, events)) + number * 5 * SECOND
         table = {
             "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
-            "user": dice.integers(0, events, events),
+            "user": dice.integers(0, events // partners, events),
             side: dice.integers(0, 100, events),
         }
         path = folder / f"{number:04d}.parquet"

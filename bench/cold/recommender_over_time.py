@@ -138,7 +138,7 @@ def flow_of(window: str | None, k: int = K) -> Dataflow:
     made = recommendations(Events(FromSource(EVENT_SCHEMA), {}), k=k, window=window)
     time = EVENT_SCHEMA.field("time").type
     sources, columns = (Source("events", 0),), (EVENT_SCHEMA,)
-    return compiled(((made._node, "update"),), {0: 0}, sources, columns, time)
+    return compiled(((made._node, "changes"),), {0: 0}, sources, columns, time)
 
 
 def batches(

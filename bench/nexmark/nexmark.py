@@ -13,7 +13,7 @@ compared with DuckDB's; receiving rows from Flink takes long, so they are of few
 A statement whose answer is a table by key, of which Flink upserts or retracts rows, runs in mode
 `now`: a version writes the keys that changed, as a mini-batch of Flink does, not each instant of
 the past, which no other system reports; the table at the end is compared. Statements over windows
-write final rows (`append`), as Flink does; all others report changes (`update`). At full size a
+write final rows (`append`), as Flink does; all others report `changes`. At full size a
 batch has 500,000 events, one to two seconds of work, as long as a mini-batch of Flink may wait;
 Flink commits every ten seconds. Statements that read no bids, one event of 12, read those of four
 times as many events, so that they run long enough to be measured.

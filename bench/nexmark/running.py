@@ -95,11 +95,11 @@ def registered(spark: SparkSession) -> None:
 def output_mode(number: str) -> str:
     """Return the mode in which a statement runs.
 
-    It is `now` for tables by key, `append` for windows, and `update` for all others.
+    It is `now` for tables by key, `append` for windows, and `changes` for all others.
     """
     if number in FINAL:
         return "append"
-    return "now" if number in TABLES else "update"
+    return "now" if number in TABLES else "changes"
 
 
 def sources(spark: SparkSession, folder: Path, slack: str = "2 seconds") -> dict[str, Any]:
@@ -115,7 +115,7 @@ def sources(spark: SparkSession, folder: Path, slack: str = "2 seconds") -> dict
 
 
 def ran(
-    query: Any, spark: SparkSession, folder: Path, *, mode: str = "update", memory: str = "64 MB"
+    query: Any, spark: SparkSession, folder: Path, *, mode: str = "changes", memory: str = "64 MB"
 ) -> tuple[DataFrame, Any]:
     """Run a query over all that there is; return its rows, and the query that has ended.
 

@@ -103,14 +103,14 @@ def _loans(spark: SparkSession, events: Path, own: Path, files: int) -> ice.Quer
 def _recommended(spark: SparkSession, events: Path, own: Path, files: int) -> ice.Query:
     stream = ice.stream(_read(spark, EVENT_SPARK_SCHEMA, events, files), time="time").events()
     result = recommendations(stream, k=5, window="14 days")
-    return _begun(result.writeStream.outputMode("update"), own, "128 MB")
+    return _begun(result.writeStream.outputMode("changes"), own, "128 MB")
 
 
 def _targeted(spark: SparkSession, events: Path, own: Path, files: int) -> ice.Query:
     stream = ice.stream(_read(spark, AD_SCHEMA, events, files), time="time").events()
     asked = stream.where("user % 50 = 0").select("user", "time AS at")
     told = Targeting(stream, Rules(window=6 * _HOUR), asked, _HOUR).told
-    return _begun(told.writeStream.outputMode("update"), own, "128 MB")
+    return _begun(told.writeStream.outputMode("changes"), own, "128 MB")
 
 
 def _priced(spark: SparkSession, events: Path, own: Path, files: int) -> ice.Query:

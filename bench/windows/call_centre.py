@@ -2,10 +2,10 @@
 
 Idea: the stream of the paper (1,000 events a second) fills a window of 24 hours, 86.4 million
     events,
-within 512 MB. After one and a half windows of warm-up the rate is measured in update mode, then the
-same checkpoint continues in append mode. Rows of windows of both are compared with DuckDB's results
-over the files. The log stores the raw events; a second run stores panes and is reported too.
-`call_centre_over_time` draws memory, latency and throughput while a window fills.
+within 512 MB. After one and a half windows of warm-up the rate is measured in mode `changes`, then
+the same checkpoint continues in append mode. Rows of windows of both are compared with DuckDB's
+results over the files. The log stores the raw events; a second run stores panes and is reported
+too. `call_centre_over_time` draws memory, latency and throughput while a window fills.
 
 Cost: full size generates 147 million events (about 8 GB of files) and a log of the same size.
 
@@ -54,7 +54,7 @@ class Scale:
     #: seconds of event time in a file, and files in a batch
     file_seconds: int
     files_per_trigger: int
-    #: seconds of event time measured in update mode, and in append mode
+    #: seconds of event time measured in mode `changes`, and in `append`
     measured: int
     appended: int
     memory: str
@@ -86,9 +86,9 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     events = write_events(scale, root)
     figures: dict[str, Any] = {"figures": FIGURES, "window_events": scale.window * RATE}
     for store in ("tuples", "panes"):
-        progress.step(f"{store}: warm-up and update mode")
+        progress.step(f"{store}: warm-up and mode changes")
         work = scratch(root, f"call-centre-{store}")
-        updates = _run(scale, events, work, store, "update", scale.warm + scale.measured)
+        updates = _run(scale, events, work, store, "changes", scale.warm + scale.measured)
         progress.step(f"{store}: append mode")
         appends = _run(scale, events, work, store, "append", scale.total)
         compared = _compare(scale, events, work)
@@ -151,7 +151,7 @@ def _run(
         "memory": scale.memory,
         "checkpoint": str(work / "checkpoint"),
         "output": str(work / mode),
-        "keep_from": scale.warm // batch if mode == "update" else 0,
+        "keep_from": scale.warm // batch if mode == "changes" else 0,
     }
     return results([sys.executable, "-m", "bench.windows.call_centre_query"], plan, limit=LIMIT)
 
@@ -193,7 +193,7 @@ def _compare(scale: Scale, events: Path, work: Path) -> dict[str, int]:
     base = duckdb.connect()
     base.execute("set TimeZone = 'UTC'; set memory_limit = '6GB'; set threads = 2")
     wrong = rows = 0
-    for mode in ("update", "append"):
+    for mode in ("changes", "append"):
         found = f"read_parquet('{work / mode}/*/*.parquet')"
         ends = base.execute(
             f'select distinct "window".end e from {found} order by e limit {scale.compared}'
@@ -232,7 +232,7 @@ def _differences(base: Any, found: str, grouping: str, end: int, mode: str) -> t
     sums = ", ".join(f"sum({name})::bigint" for name in FIELDS)
     means = ", ".join(f"sum({name})::double / count(*)" for name in FIELDS)
     ours = ", ".join([*(f"sum_{name}" for name in FIELDS), *(f"avg_{name}" for name in FIELDS)])
-    only = f"where {grouping} in (select {grouping} from touched)" if mode == "update" else ""
+    only = f"where {grouping} in (select {grouping} from touched)" if mode == "changes" else ""
     wanted = f"select {grouping}, count(*), {sums}, {means} from inside {only} group by {grouping}"
     got = (
         f"select {grouping}, calls, {ours} from {found} where grouping_id = {told} "

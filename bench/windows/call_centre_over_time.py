@@ -83,7 +83,7 @@ class Case:
             aggregates=tuple(aggregates),
             grouping_sets=tuple((place,) for place in range(len(GROUPINGS))),
             time=pa.timestamp("us", "UTC"),
-            mode="update",
+            mode="changes",
             store=self.store,
         )
 

@@ -92,7 +92,7 @@ class Case:
             aggregates=(Aggregate("count", None, "events"), *computed),
             grouping_sets=tuple((place,) for place in range(len(self.groups))),
             time=pa.timestamp("us", "UTC"),
-            mode="update",
+            mode="changes",
             store=store,
         )
         (view,) = first.views

@@ -153,7 +153,7 @@ def _start(
     asked = events.where(f"stream = {IMPRESSION} AND user % {asking} = 0")
     targeting = Targeting(events, rules, asked.select("user", "time AS at"), refresh)
     return (
-        targeting.told.writeStream.outputMode("update")
+        targeting.told.writeStream.outputMode("changes")
         .format("parquet")
         .option("path", str(home / "results"))
         .option("checkpointLocation", str(home / "checkpoint"))

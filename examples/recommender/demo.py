@@ -1,7 +1,7 @@
 """`python -m examples recommender`: ratings, requests and recommendations, live on this machine.
 
 Idea: a thread writes ratings and requests into files while a local Spark runs one query over them,
-in update mode: a plain request gets one answer, a standing request a new answer with every
+in mode `changes`: a plain request gets one answer, a standing request a new answer with every
 rating that changes it. At the end some answers are compared with a model computed from all ratings.
 
 Invariants:
@@ -166,7 +166,7 @@ def _start(spark: SparkSession, home: Path, *, memory: str, window: str, items: 
     events = ice.stream(frame, time="time").events()
     return (
         recommendations(events, k=items, window=window)
-        .writeStream.outputMode("update")
+        .writeStream.outputMode("changes")
         .format("parquet")
         .option("path", str(home / "results"))
         .option("checkpointLocation", str(home / "checkpoint"))

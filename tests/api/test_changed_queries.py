@@ -112,7 +112,7 @@ def test_columns_behind_state_keep_their_zone(spark: SparkSession, tmp_path: Pat
         spark.conf.set("spark.sql.session.timeZone", zone)
         stream = ice.stream(feed.stream(), "ts", slack="2 seconds")
         text = "SELECT key, hour(max(ts)) AS h FROM calls GROUP BY key"
-        query = ice.sql(text, calls=stream).writeStream.outputMode("update")
+        query = ice.sql(text, calls=stream).writeStream.outputMode("changes")
         run(query.format("parquet").option("path", f"{tmp_path}/out"), tmp_path)
 
     try:

@@ -34,7 +34,7 @@ def visits(late: str = "close") -> Events:
 
 
 def query_of(events: Events, home: Path) -> LocalQuery:
-    plan = compiled(((events._node, "update"),), {0: 0}, (Source("s", 0),), (COLUMNS,), TIME)
+    plan = compiled(((events._node, "changes"),), {0: 0}, (Source("s", 0),), (COLUMNS,), TIME)
     return LocalQuery(plan, Settings(str(home / "checkpoint"), str(home / "local"), 64 << 20))
 
 

@@ -193,11 +193,11 @@ def test_too_little_memory_is_refused(world: World, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_query_is_refused(world: World, tmp_path: Path) -> None:
-    run(counted(world), tmp_path, "update", flush=False)
+    run(counted(world), tmp_path, "changes", flush=False)
     with pytest.warns(
         QueryWarning, match=r"changed, .*the query has \['1: where \(rating > 2\) of 0'\]"
     ):
-        run(counted(world, "rating > 2"), tmp_path, "update", flush=False)
+        run(counted(world, "rating > 2"), tmp_path, "changes", flush=False)
     # the columns of a table are compared before
     shutil.rmtree(tmp_path / "out")
     with pytest.raises(CheckpointError, match="belongs to another query"):
@@ -208,7 +208,7 @@ def test_a_checkpoint_of_another_query_is_refused(world: World, tmp_path: Path) 
 
 
 def test_oracle_running_aggregates_equal_those_of_a_batch(world: World, tmp_path: Path) -> None:
-    rows = run(counted(world), tmp_path, "update", flush=False)
+    rows = run(counted(world), tmp_path, "changes", flush=False)
     expected = (
         world.ratings.batch()
         .where("rating > 1")
@@ -223,7 +223,7 @@ def test_oracle_rows_of_a_batch_beside_answers(how: str, world: World, tmp_path:
     frame = world.ratings.batch()
     names = frame.where("user IS NOT NULL").selectExpr("user", "item AS name").distinct()
     names = names.where("user % 3 <> 1").union(names.selectExpr("CAST(NULL AS INT)", "name"))
-    rows = run(counted(world).join(names, on="user", how=how), tmp_path, "update", flush=False)
+    rows = run(counted(world).join(names, on="user", how=how), tmp_path, "changes", flush=False)
     expected = (
         frame.where("rating > 1")
         .groupBy("user")
@@ -255,7 +255,7 @@ def test_oracle_the_best_of_a_group_are_those_of_a_batch(world: World, tmp_path:
         return by_item.withColumn("score", "total * 100 + item").top(2, "score")
 
     events = world.rated().where("user IS NOT NULL").forever().groupApply("user", of_a_user)
-    rows = run(events.select("user", "item", "total"), tmp_path, "update", flush=False)
+    rows = run(events.select("user", "item", "total"), tmp_path, "changes", flush=False)
     totals = world.ratings.batch().where("user IS NOT NULL").groupBy("user", "item").agg(
         sf.sum("rating").alias("total"))  # fmt: skip
     ranked = totals.selectExpr(
@@ -268,7 +268,7 @@ def test_oracle_a_difference_keeps_what_has_no_partner(world: World, tmp_path: P
     # everything lives from its time on: a rating is left for good if its user never clicks
     left = world.rated().select("user", "item").forever()
     right = world.clicked().where("page = 4").forever()
-    rows = run(left.difference(right, on="user"), tmp_path, "update", flush=False)
+    rows = run(left.difference(right, on="user"), tmp_path, "changes", flush=False)
     ours, theirs = world.ratings.batch(), world.clicks.batch().where("page = 4")
     expected = ours.join(theirs, ours.user.eqNullSafe(theirs.user), "left_anti")
     assert now(rows) == batch(expected.select("user", "item"))
@@ -279,7 +279,7 @@ def test_oracle_a_difference_keeps_what_has_no_partner(world: World, tmp_path: P
 def test_oracle_joins_say_what_has_no_partner(how: str, world: World, tmp_path: Path) -> None:
     left = world.rated().select("user", "item").forever()
     right = world.clicked().where("page = 4").select("user AS clicker", "page").forever()
-    rows = run(left.join(right, [("user", "clicker")], how=how), tmp_path, "update", flush=False)
+    rows = run(left.join(right, [("user", "clicker")], how=how), tmp_path, "changes", flush=False)
     ours = world.ratings.batch().select("user", "item")
     theirs = world.clicks.batch().where("page = 4").selectExpr("user AS clicker", "page")
     expected = ours.join(theirs, ours.user == theirs.clicker, how)
@@ -365,7 +365,7 @@ def test_append_and_update_mode_come_to_the_same(world: World, tmp_path: Path) -
     events = world.rated().window("4 seconds").groupApply("item", lambda g: g.agg(
         ice.count().alias("n"), ice.max("rating").alias("most")))  # fmt: skip
     final = run(events, tmp_path / "append")
-    changes = run(events, tmp_path / "update", "update")
+    changes = run(events, tmp_path / "changes", "changes")
     assert "change" not in final[0]
     assert {row["change"] for row in changes} == {1, -1}
     assert _instants(final) == _instants(changes)
@@ -387,9 +387,9 @@ def _instants(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], Any]:
 def test_a_restart_continues(world: World, spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, f"{tmp_path}/in", ratings(0), ratings(1))
     part = World(feed, world.clicks)
-    first = run(counted(part), tmp_path, "update", flush=False)
+    first = run(counted(part), tmp_path, "changes", flush=False)
     feed.add(ratings(2))
-    rows = run(counted(part), tmp_path, "update", flush=False)
+    rows = run(counted(part), tmp_path, "changes", flush=False)
     assert len(rows) > len(first)
     expected = feed.batch().where("rating > 1").groupBy("user").agg(
         sf.count("*").alias("n"), sf.sum("rating").alias("total"))  # fmt: skip

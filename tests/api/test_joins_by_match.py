@@ -191,7 +191,7 @@ def check_one(seed: int, folder: Path) -> None:
     how, defer = HOWS[seed % len(HOWS)], bool(dice.random() < 0.4)
     low, high = _bounds(dice)
     where = [None, "va < vb", "va + vb IS NOT NULL AND ka <> 2"][int(dice.integers(0, 3))]
-    mode = "update" if seed % 5 == 0 and not defer else "append"
+    mode = "changes" if seed % 5 == 0 and not defer else "append"
     (left, left_sql), (right, right_sql) = (_source(world, name) for name in "ab")
     query = left.join(
         right,

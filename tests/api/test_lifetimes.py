@@ -26,7 +26,7 @@ def events() -> Events:
 def rows_of(query: Events, rows: list[tuple[int, int | None, int]]) -> list[tuple[Any, ...]]:
     """Give start, end and payload of what a query makes of rows of time, k and v."""
     sources = (Source("s", 0),)
-    flow = compiled(((query._node, "update"),), {0: 0}, sources, (COLUMNS,), TIME)
+    flow = compiled(((query._node, "changes"),), {0: 0}, sources, (COLUMNS,), TIME)
     times, keys, values = zip(*rows, strict=True)
     arrays = [
         pa.array(times, TIME),

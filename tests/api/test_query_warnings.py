@@ -121,7 +121,7 @@ def test_a_batch_beside_a_stream_is_refused(spark: SparkSession, events: Events)
 
 
 def run(query: Events, folder: Path, **options: str) -> int:
-    writer = query.writeStream.format("noop").memory("64 MB").outputMode("update")
+    writer = query.writeStream.format("noop").memory("64 MB").outputMode("changes")
     writer = writer.option("checkpointLocation", f"{folder}/chk")
     for name, value in options.items():
         writer = writer.option(name, value)

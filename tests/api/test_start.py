@@ -97,7 +97,7 @@ def test_updates_on_spark_tell_the_groups_that_changed(spark: SparkSession, tmp_
     query = (
         result.groupBy("key")
         .count()
-        .writeStream.outputMode("update")
+        .writeStream.outputMode("changes")
         .format("memory")
         .queryName("updates")
         .option("checkpointLocation", f"{tmp_path}/chk")
@@ -185,3 +185,15 @@ def test_oracle_kinds_started_together_equal_sparks_batches(
     for name, frame in expected.items():
         found = spark.read.parquet(f"{tmp_path}/{name}")
         assert Counter(found.collect()) == Counter(frame.collect()), name
+
+
+def test_rows_that_hold_are_not_started_together(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 5))
+    counted = ice.stream(feed.stream(), "ts").window("1 second").count()
+    for mode in ("update", "now"):
+        with pytest.raises(DefinitionError, match=f"'{mode}' is started alone.*or 'changes'"):
+            ice.start(
+                counted.writeStream.format("noop"),
+                counted.writeStream.format("noop").outputMode(mode),
+                checkpointLocation=f"{tmp_path}/chk",
+            )

@@ -181,7 +181,7 @@ def _start(events: ice.Events, mode: str, folder: Path) -> None:
 
 
 def test_columns_named_as_those_of_rows_are_refused(stream: ice.Stream, tmp_path: Path) -> None:
-    for name, mode in (("lifetime", "append"), ("Lifetime", "update"), ("change", "now")):
+    for name, mode in (("lifetime", "append"), ("Lifetime", "changes"), ("change", "now")):
         events = stream.events().forever().withColumnRenamed("x", name)
         with pytest.raises(DefinitionError, match=f"rename {name.lower()}, for example with"):
             _start(events.groupBy(name).count(), mode, tmp_path)

@@ -123,7 +123,7 @@ def test_the_checkpoint_of_another_plan_is_refused_by_naming_what_differs(
 
 def test_the_last_output_mode_counts(ran: Ran) -> None:
     writer = ran.result().writeStream
-    for mode in ("append", "update"):
+    for mode in ("append", "changes"):
         again = writer.outputMode("now").outputMode(mode)
         alone = writer.outputMode(mode)
         assert (again._mode, again._schema) == (mode, alone._schema)

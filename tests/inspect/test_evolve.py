@@ -21,12 +21,15 @@ from icestream.inspect.evolve import evolve
 from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import Plan, WindowKind
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 from icestream.runtime.spark.sink import ResultRows
 from icestream.runtime.tables.current_table import CurrentTable
+from icestream.state.versions.commits import PLAN
+from icestream.state.versions.sealed import FORMAT, seal
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
 from tests.fixtures.plans import QuickFiles, open_query, window_plan
@@ -300,9 +303,9 @@ REFUSED: dict[str, tuple[Plan, str]] = {
     ),
     "mode with aggregates": (
         replace(
-            plan_of((COUNT,)), views=(replace(plan_of((COUNT,)).views[0], mode="update"),)
+            plan_of((COUNT,)), views=(replace(plan_of((COUNT,)).views[0], mode="changes"),)
         ),
-        "in update mode the state includes the last rows",
+        "in mode 'changes' the state includes the last rows",
     ),
 }  # fmt: skip
 
@@ -658,3 +661,40 @@ def test_crash_rows_from_before_a_change_are_delivered_with_the_new_columns(tmp_
     assert sum(table.num_rows for table in tables) > 3
     assert all(table["taxes"].null_count == table.num_rows for table in tables)
     assert all(table["n"].null_count == 0 for table in tables)
+
+
+def rows_by_user(mode: str) -> Dataflow:
+    """Return the ratings of each user so far, counted."""
+    counted = PlanStream.of(RATINGS).forever().apply(["user"], lambda group: group.agg(COUNT))
+    return dataflow(counted, mode)
+
+
+def two_windows(*modes: str) -> Plan:
+    plan = plan_of((COUNT,))
+    return replace(plan, views=tuple(replace(plan.views[0], mode=mode) for mode in modes))
+
+
+@pytest.mark.parametrize(
+    ("plan", "other"),
+    [
+        (rows_by_user("changes"), rows_by_user("update")),
+        (two_windows("append", "changes"), two_windows("append", "append")),
+        (two_windows("changes"), rows_by_user("update")),
+    ],
+)
+def test_a_checkpoint_of_what_update_meant_before_goes_on_as_changes(
+    plan: Computation, other: Computation, tmp_path: Path
+) -> None:
+    open_query(plan, str(tmp_path)).close()
+    root = str(tmp_path / "checkpoint")
+    # earlier releases said update, also in the state schema
+    path = Path(root, PLAN)
+    body = path.read_bytes().partition(b"\n")[0].replace(b'"changes"', b'"update"')
+    path.write_bytes(body + b"\n" + seal(FORMAT, body))
+    assert evolve(root, plan) is None
+    query = open_query(plan, str(tmp_path))
+    query.feed([[]])
+    query.close()
+    meaning = r"write outputMode\('changes'\)" if isinstance(other, Dataflow) else "mode"
+    with pytest.raises(CheckpointError, match=meaning):
+        evolve(root, other)

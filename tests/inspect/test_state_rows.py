@@ -370,7 +370,7 @@ def test_bounded_a_group_beyond_memory_is_read(tmp_path: Path) -> None:
     stored = stream.where("NOT asks").select("key", "value").forever()
     asking = stream.where("asks").select("key", "value AS wanted").window(1)
     made = stored.apply(("key",), lambda left, right: left.difference(right), asking)
-    flow = dataflow(made, "update", columns=(columns,), slack=0)
+    flow = dataflow(made, "changes", columns=(columns,), slack=0)
     query = open_query(flow, str(tmp_path), budget="8 MB", shards=1)
     count = 40_000
     rows = [np.zeros(count, np.int64), np.arange(count), np.zeros(count, np.bool_)]

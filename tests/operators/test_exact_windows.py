@@ -59,7 +59,7 @@ PLANS = {
     "extremes from tuples": windows(
         "8 seconds", "2 seconds", aggregates=WITH_EXTREMES, store="tuples"
     ),
-    "updates": windows("8 seconds", "2 seconds", mode="update"),
+    "updates": windows("8 seconds", "2 seconds", mode="changes"),
     "tumbling": windows("5 seconds"),
     "cumulative": windows(windows=Cumulative(12 * SECOND, 3 * SECOND, SECOND)),
     "range": windows(windows=Frame(range=6 * SECOND)),
@@ -132,7 +132,7 @@ def test_oracle_sums_of_doubles_are_exact_whatever_the_batches(name: str) -> Non
     once = found(plan, whole)
     wrong = differences(once, expected(plan, whole), len(plan.group_keys), tolerance=0.0)
     assert not wrong, wrong[:3]
-    if plan.views[0].mode == "update":
+    if plan.views[0].mode == "changes":
         return
     for batches in (9, 90):
         items = restart(cut(batch, batches), every=batches // 3)

@@ -53,7 +53,7 @@ class ObviousWindows(ArrivalOracle):
 
     def _end(self, latest: Micros) -> Micros:
         # a view that tells updates is not emptied for the sake of longer windows beside it
-        views = [self._view] if self._view.mode == "update" else self._plan.views
+        views = [self._view] if self._view.mode == "changes" else self._plan.views
         return max(
             end
             for view in views
@@ -72,7 +72,7 @@ class ObviousWindows(ArrivalOracle):
         rows: list[Row] = []
         while (window := self._next(watermark)) is not None:
             groups = self._open.pop(window, {})
-            if self._view.mode == "update":
+            if self._view.mode == "changes":
                 rows += self._changes(window, groups)
             else:
                 rows += [self._row(window, key, events) for key, events in groups.items()]

@@ -8,7 +8,9 @@ from unittest import mock
 import pytest
 
 from icestream.core.errors import DefinitionError
+from icestream.operators.dataflow.steps import Stateful
 from icestream.operators.grid.slice_log import SLICE_BYTES
+from icestream.operators.lifetimes.join import StreamJoin
 from icestream.plan.events import queries
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.work.dataflow.work import check_memory
@@ -97,6 +99,31 @@ class TestChained(DataflowConformance):
         return expected_rows(apart, items)
 
 
+class TestAggregatesOfPairs(DataflowConformance):
+    """Aggregates of both sides of a join beside those of its pairs."""
+
+    flow = plans.totals_of_pairs()
+
+    def expected(self, items: Sequence[Item]) -> list[Bag]:
+        with mock.patch.object(queries, "without_pairs", side_effect=lambda outputs: outputs):
+            apart = plans.totals_of_pairs(self.flow.views[0].mode, ever=self.ever)
+        assert any(isinstance(each, StreamJoin) for each in operators_of(apart))
+        assert not any(isinstance(each, StreamJoin) for each in operators_of(self.flow))
+        return expected_rows(apart, items)
+
+    ever = False
+
+
+class TestAggregatesOfPairsThatStay(TestAggregatesOfPairs):
+    flow = plans.totals_of_pairs("update", ever=True)
+    ever = True
+
+
+def operators_of(flow: Dataflow) -> list[object]:
+    steps = (step for steps in flow.components for step in steps)
+    return [step.operator for step in steps if isinstance(step, Stateful)]
+
+
 class TestUserDefined(DataflowConformance):
     flow = plans.user_defined()
     exact = True
@@ -113,6 +140,7 @@ FLOWS = {
     "join within": plans.join_within(),
     "settled difference": plans.difference("append"),
     "settled best": plans.best("append"),
+    "aggregates of pairs": plans.totals_of_pairs(),
     "nested": plans.nested("append"),
     "chained": plans.chained("append"),
     "recommender": plans.recommender("append"),

@@ -77,7 +77,7 @@ def test_bounded_groups_that_pass_are_neither_opened_nor_written(tmp_path: Path)
     def best(group: PlanStream) -> PlanStream:
         return group.apply(["item"], lambda item: item.agg(total)).top(1, "total")
 
-    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], best), "update", slack=0)
+    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], best), "changes", slack=0)
     count, dice = 60_000, np.random.default_rng(5)
     times, users = np.arange(count) // 10 * 1_000, dice.integers(0, 3, count)
     columns = [
@@ -106,7 +106,7 @@ def test_bounded_a_large_request_is_answered_without_a_trace(tmp_path: Path) -> 
     def best(group: PlanStream) -> PlanStream:
         return group.apply(["item"], lambda item: item.agg(total)).top(1, "total")
 
-    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], best), "update", slack=0)
+    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], best), "changes", slack=0)
     users, dice = np.arange(3_001) // 1_000, np.random.default_rng(5)
     columns = [
         pa.array((1 + users) * SECOND).cast(flow.time),
@@ -128,7 +128,7 @@ def test_an_aggregate_that_needs_a_whole_group_is_named(tmp_path: Path) -> None:
     total, most = Aggregate("sum", "rating", "total"), Aggregate("mode", "total", "most")
     made = PlanStream.of(RATINGS).window(10_000 * SECOND)
     made = made.apply(["user", "item"], lambda item: item.agg(total))
-    flow = dataflow(made.apply(["user"], lambda user: user.agg(most)), "update", slack=0)
+    flow = dataflow(made.apply(["user"], lambda user: user.agg(most)), "changes", slack=0)
     count = 40_000
     with small_sizes(quota=256 << 10, chunk=512):
         query = open_dataflow(flow, tmp_path, budget=512 << 10, shards=1)
@@ -254,7 +254,9 @@ def test_bounded_one_group_of_many_times_the_budget(tmp_path: Path, kind: str, t
         right = right.select("key AS asked", "wanted")
         return left.join(right, where="value = wanted", hidden=("asked",))
 
-    flow = dataflow(stored.apply(("key",), combined, asking), "update", columns=(COLUMNS,), slack=0)
+    flow = dataflow(
+        stored.apply(("key",), combined, asking), "changes", columns=(COLUMNS,), slack=0
+    )
     dice = np.random.default_rng(3)
     # a row has six words of eight bytes
     values = dice.integers(0, 500, times * budget // 48 // size * size)
@@ -391,7 +393,7 @@ def test_bounded_choices_of_one_large_group(tmp_path: Path, times: int) -> None:
     most = Aggregate("max", "value", "most")
     events = PlanStream.of(COLUMNS).window(length)
     made = events.apply(["key"], lambda group: group.agg(most))
-    flow = dataflow(made, "update", columns=(COLUMNS,), slack=0)
+    flow = dataflow(made, "changes", columns=(COLUMNS,), slack=0)
     # an event has seven words
     count = times * budget // 56 // size * size
     values = np.random.default_rng(5).integers(0, 1 << 40, count)
@@ -435,7 +437,7 @@ def test_bounded_a_large_group_of_which_events_are_retracted(
     made = left.apply(
         ("key",), lambda group: group.agg(*functions) if kind == "max" else group.top(2, "value")
     )
-    flow = dataflow(made, "update", columns=(COLUMNS,), slack=0)
+    flow = dataflow(made, "changes", columns=(COLUMNS,), slack=0)
     # an event has seven words
     count = 2 * times * budget // 3 // 56 // size * size
     values = np.random.default_rng(5).permutation(count)

@@ -55,7 +55,7 @@ def test_oracle_append_mode_reports_once_what_updates_add_up_to(
     make: Callable[[str], Dataflow], tmp_path: Path
 ) -> None:
     bags: list[Bag] = []
-    for mode in ("update", "append"):
+    for mode in ("changes", "append"):
         flow = make(mode)
         query = open_dataflow(flow, tmp_path / mode)
         tables = [query.feed(batch) for batch in batches_of(stream_of(flow, SHAPE, 4))]
@@ -65,7 +65,7 @@ def test_oracle_append_mode_reports_once_what_updates_add_up_to(
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("mode", ["update", "append"])
+@pytest.mark.parametrize("mode", ["changes", "append"])
 def test_sums_of_doubles_forget_what_has_ended(mode: str, tmp_path: Path, restarts: bool) -> None:
     #        0    1    2    3    4    5    6    7
     # 1e36   |============|
@@ -131,7 +131,7 @@ def _never_last(
     return operator.on_changes(port, changes, self._groups[number], watermark)
 
 
-def both_ways(mode: str = "update") -> Dataflow:
+def both_ways(mode: str = "changes") -> Dataflow:
     """Short-lived events that meet themselves, and come on two ways to an aggregate."""
 
     def group(events: PlanStream) -> PlanStream:

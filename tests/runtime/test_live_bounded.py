@@ -42,7 +42,7 @@ SECOND = 1_000_000
 
 def flow_of(events: Events) -> Any:
     """Return a dataflow that emits changes."""
-    return compiled(((events._node, "update"),), {0: 0}, (Source("s", 0),), (EVENTS,), INSTANT)
+    return compiled(((events._node, "changes"),), {0: 0}, (Source("s", 0),), (EVENTS,), INSTANT)
 
 
 def batch_of(flow: Any, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:

@@ -93,9 +93,9 @@ SHAPES: dict[str, tuple[Callable[[], Computation], int, int]] = {
         12_000,
         2,
     ),
-    "objects of lifetimes": (lambda: alive(MEDIAN, mode="update", life=SECOND // 4), 4_000, 2),
+    "objects of lifetimes": (lambda: alive(MEDIAN, mode="changes", life=SECOND // 4), 4_000, 2),
     "objects of more events than a chunk": (
-        lambda: alive(MEDIAN, mode="update", life=SECOND // 4),
+        lambda: alive(MEDIAN, mode="changes", life=SECOND // 4),
         4_000,
         1,
     ),

@@ -103,7 +103,7 @@ class TestWindowsOfWindows(_PaneConformance):
 
 
 def test_windows_that_are_read_when_final_are_panes() -> None:
-    for mode in ("append", "update"):
+    for mode in ("append", "changes"):
         assert str(plans.windows_of_windows(mode).describe()).count("panes of") == 2
     assert "panes of" not in str(plans.windows_of_windows("now").describe())
     assert "copies" in str(plans.windows_of_windows("now").describe())

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 import icestream as ice
 from icestream.api.functions import AggregateExpression
 from icestream.core.times import MINUS_INFINITY
-from icestream.operators.dataflow.results import CHANGE
+from icestream.operators.dataflow.results import CHANGE, HOLDING
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import TIME
 from icestream.runtime.local import LocalQuery
@@ -192,7 +192,7 @@ BEHINDS = {
         " UNION ALL SELECT (s, e), k, w FROM ({1}) WHERE k <= 1",
     ),
 }
-MODES = ("append", "update", "now")
+MODES = ("append", "update", "changes", "now")
 
 
 @dataclass(frozen=True)
@@ -222,15 +222,22 @@ class Cell:
         inside = f"FROM ({assigned}) WHERE s <= t AND t < e GROUP BY s, e, k"
         rows = f"SELECT s, e, k, {value} AS v {inside}"
         behind = BEHINDS[self.behind]
-        text = behind.sql if self.mode == "now" else behind.history or behind.sql
-        return text.format(rows, rows.replace(" AS v ", " AS w "), self.mode == "update")
+        text = behind.sql if self.mode in HOLDING else behind.history or behind.sql
+        return text.format(rows, rows.replace(" AS v ", " AS w "), self.mode == "changes")
 
     @property
     def of_closed_windows(self) -> bool:
-        """Return whether mode `update` has rows of closed windows whose groups changed."""
+        """Return whether mode `changes` has rows of closed windows whose groups changed."""
         fixed = ("count", "sum", "avg", "variance", "max")
         plain = self.front == "source" and self.behind == "nothing" and self.window != "session"
-        return self.mode == "update" and plain and self.aggregate in fixed
+        return self.mode == "changes" and plain and self.aggregate in fixed
+
+    @property
+    def refused(self) -> str:
+        """Return why the query is refused; nothing if it is not."""
+        if self.mode == "update" and self.window == "session" and self.behind == "nothing":
+            return "a session that grows"
+        return ""
 
 
 def answer(sql: str, a: pa.Table, b: pa.Table) -> Counter[Any]:
@@ -333,11 +340,22 @@ class Run:
         tables = list(self.table.read(0)) if self._replaces else self.found
         dropped = ("lifetime", CHANGE)
         found: Counter[Any] = Counter()
+        if self.mode == "update" and self.plan.views[0].key:
+            return self._newest(self.plan.views[0].key)
         for table in tables:
             for row in table.to_pylist():
                 sign = row.get(CHANGE, 1) if "lifetime" in row else 1
                 found[tuple(shown(v) for n, v in row.items() if n not in dropped)] += sign
         return +found
+
+    def _newest(self, key: tuple[str, ...]) -> Counter[Any]:
+        """Return the last row of each key, of which a version has one."""
+        newest: dict[Any, Any] = {}
+        for table in self.found:
+            written = {shown([row[name] for name in key]): row for row in table.to_pylist()}
+            assert len(written) == table.num_rows
+            newest |= written
+        return Counter(tuple(map(shown, row.values())) for row in newest.values())
 
 
 def _frame(spark: SparkSession, rows: pa.Table) -> Any:

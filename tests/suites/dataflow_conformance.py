@@ -6,7 +6,7 @@ batch must be changes that add up, together with all before, to the result of `P
 same events at every time, however their lifetimes are cut.
 
     class TestMyDataflow(DataflowConformance):
-        flow = running_aggregate("update")
+        flow = running_aggregate("changes")
 
 Limits: streams are short; effects of size belong to tests of the state.
 """

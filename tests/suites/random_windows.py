@@ -279,7 +279,7 @@ def _view(dice: Dice, *, extreme: bool) -> _Asked:
         windows = replace(windows, partition="stream")
     aggregates = _aggregates(dice, on_grid=on_grid, extreme=extreme)
     view = _Asked(windows, keys, sets, aggregates)
-    return replace(view, mode="update") if _on_panes(view) and dice.chance(0.25) else view
+    return replace(view, mode="changes") if _on_panes(view) and dice.chance(0.25) else view
 
 
 def _with_objects(dice: Dice, view: _Asked) -> _Asked:

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 SHOWN = "ICESTREAM_UI"
 #: output modes of rows that hold, by key: those of keys that changed, or all
 TABLES = ("now", "complete")
+#: output modes of rows that hold, with a table of them or without
+HELD = ("update", *TABLES)
 
 
 def launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:

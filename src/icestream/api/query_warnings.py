@@ -49,10 +49,10 @@ def warn_of_revisions(plan: Computation, progress: Mapping[str, Any], query: str
     """Warn if a version emits many changes for each event; Python shows it once for a query."""
     rows, events = progress["icestream"]["resultRows"], progress["numInputRows"]
     modes = {view.mode for view in plan.views} if isinstance(plan, Dataflow) else ()
-    if "update" in modes and rows > MANY_ROWS and rows > MANY_CHANGES * events:
+    if "changes" in modes and rows > MANY_ROWS and rows > MANY_CHANGES * events:
         msg = (
             f"the query of {query} emitted {rows:,} changes for {events:,} events: in mode "
-            "'update' an aggregate over lifetimes is revised at every later instant at which an "
+            "'changes' an aggregate over lifetimes is revised at every later instant at which an "
             "event of its group ends. Write outputMode('append') for final rows, or give the "
             "window a slide: window('1 hour', slide='1 minute')"
         )

@@ -388,10 +388,10 @@ class Result(WindowWords, ProjectedRows):
         return rows
 
     def _in_mode(self, mode: str) -> BuiltQuery[Dataflow]:
-        """Return the query as a dataflow: in mode `update` rows replace those of their key."""
+        """Return the query as a dataflow: in mode `changes` rows replace those of their key."""
         if mode == "append":
             return self.events()._built(mode)
-        return self._events(newest=True)._built("now")
+        return self._events(newest=True)._built("now" if mode == "changes" else mode)
 
 
 def result_of(rows: Events) -> Result:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from icestream.api.launch import TABLES, launch
+from icestream.api.launch import HELD, TABLES, launch
 from icestream.api.query_settings import DEFAULT_MEMORY, is_own
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -84,10 +84,12 @@ def _check_writers(writers: Sequence[object]) -> None:
         if not isinstance(each, StreamWriter):
             msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
             raise DefinitionError(msg)
-        if each._mode in TABLES and not each._built.plan.has_queue:
+        held = each._mode in (HELD if len(writers) > 1 else TABLES)
+        if held and not each._built.plan.has_queue:
             msg = (
                 f"a result in output mode {each._mode!r} is started alone, with "
-                "writeStream...start()"
+                "writeStream...start(); together, write 'append', or 'changes' for the groups that "
+                "changed when a window closed"
             )
             raise DefinitionError(msg)
         own = sorted(filter(is_own, each._options))

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from icestream.api.launch import TABLES, columns_of_refused, launch
+from icestream.api.launch import HELD, TABLES, columns_of_refused, launch
 from icestream.api.query_settings import OWN_OPTIONS, UPDATES_EVERY, QuerySettings, is_own
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TYPO, guess
@@ -94,25 +94,28 @@ class StreamWriter(QuerySettings):
         """Choose which rows are written.
 
         `append`: final rows: all rows of a window once it has closed, and events whose lifetime can
-        no longer change. `update`: for windows on a grid, when a window closes, the rows of groups
-        that an event entered or left since the previous window (a group without events is emitted a
-        last time, with a count of zero); for events with lifetimes, every change at once, with a
-        column `change` that is 1 for an event that is added and -1 for one that is retracted;
-        changes of one batch that cancel out are not written. `now`: the rows that hold, by key, as
-        a table that `query.table()` returns; the sink gets the rows of keys that changed, with a
-        column `change` that is 1 for a row that replaces that of its key and -1 for a key that is
-        deleted. Without a format and a path there is no sink. `complete`: the same table, which the
-        sink gets whole with every batch, to replace what it had.
+        no longer change. `update`: as in Spark, for each key whose row changed in a batch, the row
+        that holds; rows that are never replaced are written once. `now`: the rows that hold, by
+        key, as a table that `query.table()` returns; the sink gets the rows of keys that changed,
+        with a column `change` that is 1 for a row that replaces that of its key and -1 for a key
+        that is deleted. Without a format and a path there is no sink. `complete`: the same table,
+        which the sink gets whole with every batch, to replace what it had. `changes`: what changed;
+        for windows on a grid, when a window closes, the rows of groups that an event entered or
+        left since the previous window (a group without events is emitted a last time, with a count
+        of zero); for other windows the rows that `now` writes; for events with lifetimes, every
+        change at once, with a column `change` that is 1 for an event that is added and -1 for one
+        that is retracted; changes of one batch that cancel out are not written.
 
         Examples:
             >>> writer = kpis.writeStream.outputMode("now")
         """
         mode = str(outputMode).lower()
-        if mode not in ("append", "update", *TABLES):
+        if mode not in ("append", "update", "changes", *TABLES):
             msg = (
                 f"output mode {outputMode!r} is not supported: use 'append' for final rows, "
-                "'update' for changed rows, 'now' for a table of the rows that hold, or 'complete' "
-                "for all of them with every batch"
+                "'update' for rows that replace those of their key, 'now' for a table of the rows "
+                "that hold, 'complete' for all of them with every batch, or 'changes' for what "
+                "changed"
             )
             raise DefinitionError(msg)
         if self._own is not None:
@@ -120,7 +123,7 @@ class StreamWriter(QuerySettings):
             return replace(self, _built=built, _shape=shape, _schema=schema, _own=None).outputMode(
                 mode
             )
-        if self._build is not None and (self._statement is None or mode in TABLES):
+        if self._build is not None and (self._statement is None or mode in HELD):
             return self._as_dataflow(mode)
         plan = self._built.plan
         if mode in TABLES:
@@ -132,7 +135,7 @@ class StreamWriter(QuerySettings):
             return replace(
                 self, _mode=mode, _result=timed, _built=timed._built, _schema=timed.schema
             )
-        if mode == "update" and isinstance(plan, Plan) and lower.takes_tuples(plan):
+        if mode == "changes" and isinstance(plan, Plan) and lower.takes_tuples(plan):
             return self._as_dataflow(mode)
         return replace(self, _mode=mode)
 
@@ -266,7 +269,7 @@ class StreamWriter(QuerySettings):
         """
         if self._mode in TABLES:
             msg = (
-                f"a table only grows: use 'update', or foreachBatch(...) for output mode "
+                f"a table only grows: use 'append', or foreachBatch(...) for output mode "
                 f"{self._mode!r}; format('delta') with a path follows output mode 'now' by key"
             )
             raise DefinitionError(msg)

@@ -93,7 +93,7 @@ class Answer:
         writer = self._query.writeStream.foreachBatch(self._add)
         writer = writer.option("checkpointLocation", folder)
         if isinstance(self._query, ice.Events):
-            writer = writer.outputMode("update")
+            writer = writer.outputMode("changes")
         if not isinstance(self._query, DataFrame):
             writer = writer.memory(memory).option("flush", not follow)
         if not follow:

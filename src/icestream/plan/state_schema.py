@@ -42,7 +42,7 @@ from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.pane_windows import PaneWindows
-from icestream.plan.nodes.queries import Plan, Source, View
+from icestream.plan.nodes.queries import Plan, Source, View, mode_of
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -322,6 +322,8 @@ def _decoded(value: Any) -> Any:
         if "$type" in value:
             return _decoded({"$schema": value["$type"]}).field(0).type
         made = _CLASSES[value["is"]]
+        if made is View:
+            value = {**value, "mode": mode_of(value)}
         return made(**{name: _decoded(each) for name, each in value.items() if name != "is"})
     except (
         LookupError,

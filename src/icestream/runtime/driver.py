@@ -27,14 +27,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from icestream.core.clock import Clock, SystemClock
+from icestream.core.clock import Clock
 from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.nodes.queries import check_same_plan
-from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.elasticity import Elasticity, VersionShards
 from icestream.runtime.tables.append_table import AppendTable
@@ -114,8 +113,7 @@ class Driver(Generic[Batch_contra]):
         self._settings = settings
         self._files = files
         self._executor = executor
-        own = plan.clock if isinstance(plan, Updates) else SystemClock()
-        self._clock = clock or own
+        self._clock = clock or plan.clock
         self.store = VersionStore(files, settings.root)
         stored = self.store.stored_plan() or plan.describe()
         proposed = plan.describe(), written(state_schema_of(plan))
@@ -139,7 +137,7 @@ class Driver(Generic[Batch_contra]):
         self.trigger: tuple[int, float] | None = None
         #: operators that the user wants to fuse; None: as the previous version decided
         self._fuse: Together | None = None
-        if isinstance(plan, Dataflow) and plan.measured:
+        if plan.measured:
             self._fuse = "auto"
         # nothing is written for a query that is refused
         check_same_plan(settings.root, self.store.remember_plan(*proposed), plan.describe())
@@ -148,7 +146,7 @@ class Driver(Generic[Batch_contra]):
     @property
     def paced(self) -> bool:
         """Return whether versions adapt to the time that batches take."""
-        return isinstance(self._plan, Updates) or self._elasticity.by_load
+        return self._plan.paced or self._elasticity.by_load
 
     @property
     def ticks(self) -> bool:

@@ -81,7 +81,7 @@ def targeting(rules: Rules, refresh: int | None = None) -> Targeting:
     return Targeting(raw, rules, requests, refresh)
 
 
-def flow_of(step: Events, mode: str = "update", slack: int = 0) -> Dataflow:
+def flow_of(step: Events, mode: str = "changes", slack: int = 0) -> Dataflow:
     sources = (Source("events", slack),)
     return compiled(((step._node, mode),), {0: 0}, sources, (SCHEMA,), TIME)
 

@@ -48,7 +48,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Run:
     def run(
         events: pa.Table,
         *,
-        mode: str = "update",
+        mode: str = "changes",
         window: str | None = None,
         k: int = K,
         cuts: Iterable[int] = (),
@@ -141,7 +141,7 @@ def workload(seed: int, standing: float) -> pa.Table:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", ["append", "changes"])
 @pytest.mark.parametrize("window", [None, "20 minutes"])
 def test_oracle_requests_are_answered_as_by_the_offline_model(
     run: Run, mode: str, window: str | None

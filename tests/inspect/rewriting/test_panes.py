@@ -113,6 +113,6 @@ def test_rows_that_can_be_no_panes_are_refused(tmp_path: Path) -> None:
 
 
 def test_windows_in_update_mode_are_refused(tmp_path: Path) -> None:
-    root = run(window_plan("20 seconds", "5 seconds", mode="update"), tmp_path)
+    root = run(window_plan("20 seconds", "5 seconds", mode="changes"), tmp_path)
     with pytest.raises(CheckpointError, match=r"cannot be rewritten \(in update mode"):
         rewrite(Reading(root, kept="panes"), panes(root).slice(1))

@@ -18,6 +18,9 @@ def test_parity_filling_segments(seed: int) -> None:
     made = fill_segments(
         order, first, last, counts, k, np.arange(segments + 1), np.full(segments, k), runs
     )
+    for less in {0, made // 2, made - 1} & set(range(made)):
+        again = np.arange(segments + 1), np.full(segments, k), runs[:less].copy()
+        assert fill_segments(order, first, last, counts, k, *again) == -1
     found: list[dict[int, int]] = [{} for _ in range(segments)]
     for row, start, stop, count in runs[:made].tolist():
         for segment in range(start, stop):

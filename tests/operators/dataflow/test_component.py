@@ -191,7 +191,7 @@ def _final_means_with_ratings() -> Dataflow:
         ratings = group.window(20).select("user AS user2", "item")
         return final.join(ratings, hidden=["user2"])
 
-    return dataflow(PlanStream.of(RATINGS).apply(["user"], both), "update")
+    return dataflow(PlanStream.of(RATINGS).apply(["user"], both), "changes")
 
 
 def test_an_empty_batch_moves_the_watermark_and_says_nothing() -> None:

@@ -49,22 +49,22 @@ def test_a_lifetime_without_an_end_has_a_null_there() -> None:
 
 
 def test_an_event_that_comes_several_times_is_several_rows() -> None:
-    (rows,) = LifetimeRows(PAYLOAD, INSTANT, "update")(changes((1, 2, 3, "a"), (1, 2, -2, "b")))
+    (rows,) = LifetimeRows(PAYLOAD, INSTANT, "changes")(changes((1, 2, 3, "a"), (1, 2, -2, "b")))
     assert rows.column("change").to_pylist() == [1, 1, 1, -1, -1]
     assert rows.column("name").to_pylist() == ["a", "a", "a", "b", "b"]
 
 
 def test_rows_have_the_columns_that_were_promised() -> None:
-    for mode in ("append", "update"):
+    for mode in ("append", "changes"):
         rows = LifetimeRows(PAYLOAD, pa.timestamp("us"), mode)
         (made,) = rows(changes((1, 2, 1, "a")))
         assert made.schema.equals(rows.schema)
-        assert ("change" in made.schema.names) == (mode == "update")
+        assert ("change" in made.schema.names) == (mode == "changes")
         assert [each.num_rows for each in rows(changes())] == [0]
 
 
 def test_bounded_an_event_that_comes_very_often() -> None:
-    rows = LifetimeRows(PAYLOAD, INSTANT, "update")
+    rows = LifetimeRows(PAYLOAD, INSTANT, "changes")
     often = rows(changes((1, 2, -2, "a"), (1, 2, 1 << 29, "b"), (1, 2, 1, "c")))
     first, second = next(often), next(often)
     assert first.num_rows == second.num_rows == ROWS_AT_ONCE

@@ -18,7 +18,7 @@ def uncovered(*, both: bool) -> Dataflow:
         found = left.difference(right)
         return found.union(right.difference(left)) if both else found
 
-    return dataflow(ratings.apply(["user"], lonely, clicks), "update", (RATINGS, CLICKS))
+    return dataflow(ratings.apply(["user"], lonely, clicks), "changes", (RATINGS, CLICKS))
 
 
 def test_what_covers_is_received_first() -> None:

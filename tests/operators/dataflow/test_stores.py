@@ -107,7 +107,7 @@ def test_bounded_work_follows_what_is_free(tmp_path: Path, budget: int) -> None:
     assert max(lent) > (budget // 8 if budget > 1 << 20 else 0)
 
 
-def wide(mode: str = "update") -> Dataflow:
+def wide(mode: str = "changes") -> Dataflow:
     """Pair everything that a user did with a request of the user: state is all that was done."""
     done = pa.schema([("user", pa.int64()), ("what", pa.string())])
     asked = pa.schema([("user", pa.int64())])

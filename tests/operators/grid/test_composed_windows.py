@@ -123,7 +123,7 @@ SETS: dict[str, list[Windows | Cumulative]] = {
 def test_oracle_windows_made_of_windows_equal_those_of_panes(
     tmp_path: Path, windows: list[Windows | Cumulative], tiny: bool
 ) -> None:
-    plan = plan_of(*windows, modes={2: "update"})
+    plan = plan_of(*windows, modes={2: "changes"})
     shape = StreamShape(
         events=2000,
         groups=1500,
@@ -206,7 +206,7 @@ def test_oracle_windows_that_slide_are_tiles(tmp_path: Path) -> None:
 def test_windows_that_slide_and_emit_changes_are_no_tiles() -> None:
     windows = (Windows(3 * SECOND, SECOND), HOP, tumbling(20), tumbling(30))
     keys = KeyCounts(((1, 1.0),))
-    for mode, taken in (("append", True), ("update", False)):
+    for mode, taken in (("append", True), ("changes", False)):
         made = lower.tiled(lower.composition(plan_of(*windows, modes={1: mode}), keys))
         assert (HOP in frozenset().union(*(each.sources for each in made))) == taken
 

@@ -128,7 +128,7 @@ class TestWindowsFoldedAgainFromTuples(QueryConformance):
 
 @pytest.mark.slow
 class TestUpdates(QueryConformance):
-    plan = window_plan("10 seconds", "2 seconds", slack="1 second", inputs=TWO, mode="update")
+    plan = window_plan("10 seconds", "2 seconds", slack="1 second", inputs=TWO, mode="changes")
     tiny_budget = 448 * 1024
 
 
@@ -141,7 +141,7 @@ class TestUpdatesFromTuples(QueryConformance):
         keys=WORDS,
         inputs=WHOLE,
         aggregates=INVERTIBLE,
-        mode="update",
+        mode="changes",
         store="tuples",
     )
     tiny_budget = 128 * 1024
@@ -197,7 +197,7 @@ def views_of(store: str) -> Plan:
         views=(
             View(hopping, (count, total), ((0, 1),), (0, 1)),
             View(hopping, (total,), ((1,),), (1,)),
-            View(hopping, (count,), ((1,),), (1,), mode="update"),
+            View(hopping, (count,), ((1,),), (1,), mode="changes"),
             View(long, (count,), ((0,), ()), (0,), tells_grouping=True),
             View(Cumulative(8 * SECOND, 4 * SECOND), (count,), ((),), ()),
         ),
@@ -239,7 +239,7 @@ def test_oracle_views_that_share_windows_equal_views_alone(
 @given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))
 @settings(max_examples=15)
 def test_oracle_updates_are_the_differences_between_windows(shape: StreamShape, seed: int) -> None:
-    plan = window_plan("9 seconds", "2 seconds", inputs=WHOLE, mode="update")
+    plan = window_plan("9 seconds", "2 seconds", inputs=WHOLE, mode="changes")
     with tempfile.TemporaryDirectory() as folder, small_sizes():
         check(plan, generate(plan, shape, seed), folder)
 
@@ -250,7 +250,7 @@ def test_oracle_updates_are_the_differences_between_windows(shape: StreamShape, 
 def test_crash_a_query_of_updates_goes_on_with_appends(
     tmp_path: Path, seed: int, snapshot: int
 ) -> None:
-    updates = window_plan("5 seconds", "2 seconds", slack=0, inputs=TWO, mode="update")
+    updates = window_plan("5 seconds", "2 seconds", slack=0, inputs=TWO, mode="changes")
     appends = replace(updates, views=(replace(updates.views[0], mode="append"),))
     shape = StreamShape(events=160, groups=12, batches=12, disorder=SECOND, gaps=2)
     batches = list(batches_of(generate(updates, shape, seed)))

@@ -106,7 +106,7 @@ def test_oracle_views_of_raw_events_equal_views_alone(tmp_path: Path, budget: st
     hopping = Windows(6 * SECOND, 2 * SECOND)
     views = (
         View(hopping, (COUNT, MOST), ((0, 1),), (0, 1)),
-        View(hopping, (MOST,), ((1,),), (1,), mode="update"),
+        View(hopping, (MOST,), ((1,),), (1,), mode="changes"),
         View(Windows(14 * SECOND, 4 * SECOND), (FIRST,), ((0,), ()), (0,), tells_grouping=True),
         View(Cumulative(8 * SECOND, 4 * SECOND), (MOST,), ((),), ()),
     )

@@ -50,7 +50,7 @@ def panes_read(query: LocalQuery, batch: list[list[pa.RecordBatch]]) -> tuple[in
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", ["append", "changes"])
 @pytest.mark.parametrize("disorder", [0, 4])
 @pytest.mark.parametrize(("reach", "slide"), [(2, 1), (9, 1), (30, 1), (15, 6), (24, 4), (20, 8)])
 def test_bounded_every_version_reads_a_few_panes_for_each_slide(
@@ -89,7 +89,7 @@ def test_bounded_the_end_of_a_window_that_tumbles_adds_only_its_own_batch(tmp_pa
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", ["append", "changes"])
 @pytest.mark.parametrize(("reach", "slide"), [(2, 1), (7, 1), (7, 3), (10, 2), (15, 6), (5, 4)])
 def test_oracle_windows_of_many_lengths_with_late_events(
     tmp_path: Path, reach: int, slide: int, mode: str

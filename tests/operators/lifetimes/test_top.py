@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.lifetimes import top
+from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.ordering import Order
 from icestream.operators.lifetimes.top import TopK
@@ -295,3 +297,24 @@ def test_oracle_ranks_of_random_changes(
                 step.inputs[0], k, best_first(by), lambda payload, place: (*payload, place)
             )
             step.check(numbered)
+
+
+@pytest.mark.parametrize("k", [3, 1_000_000])
+def test_bounded_events_that_live_together_take_memory_for_themselves(k: int) -> None:
+    def shown(count: int) -> int:
+        operator, starts = TopK(NUMBERS, k, (Order("x"),)), np.arange(count) * 10
+        values = pa.record_batch([np.random.default_rng(1).permutation(count)], NUMBERS)
+        ids = (np.full(count, 7, np.uint64),) * 2
+        given = changes_of(values, starts, starts + 1_000_000, 1, *ids)
+        groups = PlainGroups(operator.synopses)
+        return sum(each.num_rows for each in operator.on_changes(0, given, groups, MINUS_INFINITY))
+
+    shown(10)  # loads kernels
+    tracemalloc.start()
+    try:
+        rows = shown(3_000)
+        # each of them spans thousands of segments, which were 32 bytes each
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert rows == 3_000 if k > 3_000 else k <= rows < 1_000

@@ -67,8 +67,8 @@ def test_dataflows_that_compute_something_else_describe_themselves_otherwise(
 
 
 def test_an_output_mode_shows_in_the_description() -> None:
-    assert plans.self_join("append").describe() != plans.self_join("update").describe()
-    assert plans.best("append").describe() != plans.best("update").describe()
+    assert plans.self_join("append").describe() != plans.self_join("changes").describe()
+    assert plans.best("append").describe() != plans.best("changes").describe()
 
 
 def test_a_checkpoint_of_other_columns_is_refused() -> None:

@@ -35,12 +35,12 @@ def test_aggregates_wait_where_only_final_rows_are_made_of_them() -> None:
     assert stateful(dataflow(items, "append")) == ["aggregate, told once"]
 
 
-@pytest.mark.parametrize("mode", ["update", "now"])
+@pytest.mark.parametrize("mode", ["changes", "now"])
 def test_aggregates_that_are_revised_tell_it_at_once(mode: str) -> None:
     assert "aggregate" in stateful(dataflow(counted(), mode))
 
 
-@pytest.mark.parametrize("mode", ["update", "now"])
+@pytest.mark.parametrize("mode", ["changes", "now"])
 def test_objects_are_reported_once_or_revised(mode: str) -> None:
     names = Aggregate("collect_list", "item", "items")
     items = PlanStream.of(RATINGS).window(SECOND).apply(["user"], lambda group: group.agg(names))
@@ -56,7 +56,7 @@ def test_aggregates_that_others_look_at_tell_all_at_once() -> None:
     assert stateful(dataflow(best, "append")) == ["aggregate", "top 1 by user", "settle"]
     both = counted()
     flow = compiled(
-        ((both.node, "append"), (both.where("n > 1").node, "update")),
+        ((both.node, "append"), (both.where("n > 1").node, "changes")),
         {0: 0},
         (Source("source0", SECOND),),
         (RATINGS,),

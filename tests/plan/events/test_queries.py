@@ -109,7 +109,7 @@ def test_events_are_not_sent_by_one_column_twice() -> None:
     assert all(len({*edge.keys}) == len(edge.keys) for edge in flow.edges)
 
 
-@pytest.mark.parametrize(("mode", "chosen"), [("now", 1), ("update", 0)])
+@pytest.mark.parametrize(("mode", "chosen"), [("now", 1), ("changes", 0)])
 def test_only_where_the_past_is_forgotten_are_the_best_of_a_batch_sent(
     mode: str, chosen: int
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_union_of_results_is_emitted_by_each_component() -> None:
     assert all(isinstance(steps[-1], Emit) for steps in flow.components)
 
 
-@pytest.mark.parametrize(("mode", "settles"), [("append", True), ("update", False)])
+@pytest.mark.parametrize(("mode", "settles"), [("append", True), ("changes", False)])
 def test_only_rows_that_may_be_revised_are_held_back_in_append_mode(
     mode: str, settles: bool
 ) -> None:
@@ -157,9 +157,9 @@ def test_only_rows_that_may_be_revised_are_held_back_in_append_mode(
 
 def test_views_are_emitted_each_in_its_mode() -> None:
     rated = PlanStream.of(RATINGS).apply(["user"], lambda g: g.agg(COUNT))
-    outputs = ((rated.node, "update"), (rated.where("n > 3").node, "append"))
+    outputs = ((rated.node, "changes"), (rated.where("n > 3").node, "append"))
     flow = compiled(outputs, {0: 0}, (Source("s", 0),), (RATINGS,), INSTANT)
-    assert [view.mode for view in flow.views] == ["update", "append"]
+    assert [view.mode for view in flow.views] == ["changes", "append"]
     assert [s.view for s in flow.components[0] if isinstance(s, Emit)] == [0, 1]
     assert flow.results(flow.views[0]).names == ["lifetime", "change", "user", "n"]
 
@@ -169,7 +169,7 @@ def test_sources_are_numbered_as_told() -> None:
         ["user"], lambda a, b: a.difference(b), PlanStream.of(CLICKS, 3)
     )
     two = (Source("clicks", 0), Source("ratings", 0))
-    flow = compiled(((rated.node, "update"),), {3: 0, 7: 1}, two, (CLICKS, RATINGS), INSTANT)
+    flow = compiled(((rated.node, "changes"),), {3: 0, 7: 1}, two, (CLICKS, RATINGS), INSTANT)
     assert [edge.source for edge in flow.edges] == [1, 0]
     assert flow.batch_schema.names[2:] == ["s0_0", "s0_1", "s1_0", "s1_1", "s1_2"]
 

@@ -105,12 +105,12 @@ def test_the_watermark_never_goes_back(steps: list[tuple[int | None, int | None]
 
 
 def test_output_mode_and_store_may_change_between_runs() -> None:
-    other = replace(seen_otherwise(mode="update"), store="tuples")
+    other = replace(seen_otherwise(mode="changes"), store="tuples")
     check_same_plan("root", PLAN.describe(), other.describe())
 
 
 def test_output_modes_of_several_views_may_not_change() -> None:
-    both = replace(PLAN, views=(VIEW, replace(VIEW, mode="update")))
+    both = replace(PLAN, views=(VIEW, replace(VIEW, mode="changes")))
     other = replace(PLAN, views=(VIEW, VIEW))
     with pytest.raises(CheckpointError, match="query 1, mode"):
         check_same_plan("root", both.describe(), other.describe())

@@ -75,7 +75,7 @@ def _matched(how: str) -> Computation:
 
 PLANS: Mapping[str, Callable[[], Computation]] = {
     **{kind: partial(_served_at_once, kind) for kind in KINDS},
-    "nested groups": lambda: flows.nested("update"),
+    "nested groups": lambda: flows.nested("changes"),
     "nested groups, final": lambda: flows.nested("append"),
     "left join by match": partial(_matched, "left"),
     "full join by match": partial(_matched, "full"),
@@ -332,11 +332,11 @@ def test_shards_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 
 def test_nested_groups_of_an_earlier_release_keep_their_shards(tmp_path: Path) -> None:
-    old = replace(flows.nested("update"), inner_ids=False, key_groups=256)
+    old = replace(flows.nested("changes"), inner_ids=False, key_groups=256)
     expected = undisturbed(old, tmp_path / "calm")
     run = Run(old, tmp_path / "old")
     run.feed(0)
-    run.plan = flows.nested("update")
+    run.plan = flows.nested("changes")
     run.restart()
     with pytest.raises(CheckpointError, match="an earlier release began it"):
         run.query.rescale(4)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
+from icestream.operators.dataflow.steps import Stateful
 from icestream.runtime.ingest.source import sources_of
 from icestream.sql.lowering import in_spark
 from icestream.sql.lowering.in_spark import copied, with_copies
@@ -63,6 +64,7 @@ FIRST = (
     "grouping sets", "queries about each row", "conditions with or", "rows of one", "qualify",
     "groups of all rows", "the first of each group", "a static table",
     "a static table behind groups",
+    "sums of a join by its key",
     "a time-bounded left join with a condition", "a time-bounded full join", "a join of windows",
     "a chain of time-bounded left joins",
 )  # fmt: skip
@@ -125,11 +127,11 @@ def test_oracle_copies_in_windows_are_the_same_anywhere(
         ON x.end = y.end AND x.most < y.n
     """
     behind = ice.sql(text, **sources)
-    assert "copies in windows" in str(behind._built("update").plan.edges)
+    assert "copies in windows" in str(behind._built("changes").plan.edges)
     rows = ran_here(behind, tmp_path, disorder=3)
     with mock.patch.object(in_spark, "with_copies", lambda *given: copied(with_copies(*given))):
         before = ice.sql(text, **sources)
-    assert "copies in windows" not in str(before._built("update").plan.edges)
+    assert "copies in windows" not in str(before._built("changes").plan.edges)
     assert rows == ran_here(before, tmp_path)
     assert max(row[3] for row in rows) > 20
 
@@ -143,7 +145,7 @@ def test_oracle_final_rows_of_windows_are_panes(
     steps = str(query._built("append").plan.describe())
     assert "panes of" in steps
     assert "copies in windows" not in steps
-    assert "copies in windows" in str(query._built("update").plan.describe())
+    assert "copies in windows" in str(query._built("changes").plan.describe())
     rows = ran_here(query, tmp_path, mode="append", disorder=5, batches=7)
     assert rows == by_duckdb(other, TABLES)
 
@@ -201,7 +203,7 @@ def test_statements_without_state_are_sparks(sources: dict[str, Any]) -> None:
 def test_a_stream_that_is_read_twice_is_sent_once(sources: dict[str, Any], tmp_path: Path) -> None:
     text = "SELECT x.v, y.word FROM a x JOIN a y ON x.k = y.v"
     query = ice.sql(text, **sources)
-    assert len(query._built("update").plan.sources) == 1
+    assert len(query._built("changes").plan.sources) == 1
     assert ran_here(query, tmp_path) == by_duckdb(text, TABLES)
 
 
@@ -215,10 +217,10 @@ def test_simple_conditions_leave_files_to_the_tasks(spark: SparkSession, tmp_pat
         streams[name] = ice.stream(frame, time="ts")
     text = "SELECT a.k, b.word FROM a JOIN b ON a.k = b.k WHERE a.k > {} AND b.word IN ('x', 'y')"
     query = ice.sql(text.format("3"), **streams)
-    assert sources_of(query._built("update").events) is not None
-    assert "where (k > 3)" in str(query._built("update").plan.describe())
+    assert sources_of(query._built("changes").events) is not None
+    assert "where (k > 3)" in str(query._built("changes").plan.describe())
     query = ice.sql(text.format("length(a.word)"), **streams)
-    assert sources_of(query._built("update").events) is None
+    assert sources_of(query._built("changes").events) is None
 
 
 @pytest.mark.parametrize("of_files", [True, False])
@@ -232,7 +234,7 @@ def test_oracle_columns_are_the_same_wherever_they_are_computed(
         FROM (SELECT * FROM a WHERE v <> 5) GROUP BY {minute}, k
     """
     query = ice.sql(text.format(minute="DATE_FORMAT(ts, 'HH:mm')"), **sources)
-    described = str(query._built("update").plan.describe()).lower()
+    described = str(query._built("changes").plan.describe()).lower()
     assert ("date_format(" in described) == of_files
     here = "strftime(ts AT TIME ZONE 'UTC', '%H:%M')"
     assert ran_here(query, tmp_path) == by_duckdb(text.format(minute=here), TABLES)
@@ -265,8 +267,16 @@ def test_oracle_counts_and_sums_beside_distinct_ones(
 def test_equal_queries_run_once(sources: dict[str, Any]) -> None:
     counts = "(SELECT k, count(*) AS n FROM a GROUP BY k)"
     text = f"SELECT x.k FROM {counts} x JOIN (SELECT max(n) AS n FROM {counts}) y ON x.n = y.n"
-    plan = ice.sql(text, **sources)._built("update").plan
+    plan = ice.sql(text, **sources)._built("changes").plan
     assert len(plan.sources) == 1
+
+
+def test_sums_of_a_join_by_its_key_make_no_pairs(sources: dict[str, Any]) -> None:
+    built = ice.sql(SAME["sums of a join by its key"], **sources)._built("changes")
+    steps = [step for steps in built.plan.components for step in steps]
+    texts = [step.text for step in steps if isinstance(step, Stateful)]
+    assert any("of pairs" in text for text in texts)
+    assert not any(text.startswith("join") for text in texts)
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -142,7 +142,7 @@ def test_the_state_schema_has_the_zone_that_expressions_depend_on(spark: SparkSe
     sources = streams_of(spark, _tables(0), "ts")
 
     def described(text: str) -> str:
-        return repr(ice.sql(text, **sources)._built("update").plan.describe())
+        return repr(ice.sql(text, **sources)._built("changes").plan.describe())
 
     by_hour, by_length = (
         f"SELECT k, {text} AS x FROM {JOINED}" for text in ("hour(ts)", "ts + INTERVAL '1' HOUR")

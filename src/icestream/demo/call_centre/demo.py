@@ -156,7 +156,7 @@ def _start(
     if by == ALL:
         # only groups that changed: most agents rest
         sets = windows.groupingSets([[key] for key in GROUPINGS], *GROUPINGS)
-        results = sets.agg(*figures).writeStream.outputMode("update")
+        results = sets.agg(*figures).writeStream.outputMode("changes")
     else:
         results = windows.groupBy(by).agg(*figures).writeStream
     return (

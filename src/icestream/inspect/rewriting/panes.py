@@ -9,7 +9,7 @@ Invariants:
    (`test_oracle_a_query_goes_on_from_rewritten_panes`).
 2. Fields that were not edited keep every bit (`test_rows_that_nobody_edited_make_no_version`).
 
-Limits: the panes of a shard are in memory while it is rewritten. Windows in update mode are
+Limits: the panes of a shard are in memory while it is rewritten. Windows in mode `changes` are
 refused: panes do not contain their last rows.
 """
 
@@ -45,8 +45,10 @@ from icestream.state.versions.commits import Commit
 def check(plan: Plan, commit: Commit) -> None:
     """Refuse to rewrite windows whose state does not consist of panes."""
     why = obstacle(plan, commit)
-    if why is None and any(view.mode == "update" for view in plan.views):
-        why = "in update mode the state includes the last rows of windows, which panes do not have"
+    if why is None and any(view.mode == "changes" for view in plan.views):
+        why = (
+            "in mode 'changes' the state includes the last rows of windows, which panes do not have"
+        )
     if why is not None:
         msg = (
             f"these windows cannot be rewritten ({why}): build their state again from history, see "

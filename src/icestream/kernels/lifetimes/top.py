@@ -35,6 +35,8 @@ def fill_segments(
 ) -> int:
     """Fill segments with the top rows in `order`, at most k in each; return the runs made.
 
+    Returns -1 if there are more than `runs` has room for.
+
     A row spans the segments from `first` up to `last`, and counts `counts` times. `ahead` counts up
     from 0 and is one longer than the number of segments, `room` is k for each segment. A run is a
     row, its first segment, the one after its last and how often the row entered each.
@@ -52,6 +54,8 @@ def fill_segments(
             if made > begun and runs[made - 1, 2] == segment and runs[made - 1, 3] == entered:
                 runs[made - 1, 2] = segment + 1
             else:
+                if made == len(runs):
+                    return -1
                 runs[made, 0] = row
                 runs[made, 1] = segment
                 runs[made, 2] = segment + 1

@@ -79,7 +79,7 @@ CHUNK_ROWS = 65_536
 ENOUGH_ROWS = 16_384
 #: how many changes of a chunk are sampled to estimate whether most groups are transient
 SAMPLE = 64
-#: each view in update mode may buffer 1/HELD_BACK of the memory for changes
+#: each view in mode `changes` may buffer 1/HELD_BACK of the memory for changes
 HELD_BACK = 4
 
 
@@ -131,7 +131,7 @@ class ComponentOperator:
         self._buffer: dict[int, ResultBuffer | HeldRowBuffer] = {}
         for step in spec.steps:
             match step:
-                case Emit(view=view) if spec.rows_of[view].mode == "update":
+                case Emit(view=view) if spec.rows_of[view].mode == "changes":
                     self._buffer[view] = ResultBuffer(self._held_back)
                 case Emit(view=view) if view in spec.by_key:
                     self._buffer[view] = HeldRowBuffer()

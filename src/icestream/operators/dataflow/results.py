@@ -30,11 +30,12 @@ from icestream.operators.lifetimes.changes import (
 )
 from icestream.operators.lifetimes.consolidate import consolidated
 
-#: the lifetime column of every row, and the column with its change in update mode
+#: the lifetime column of every row, and the column with its change
 LIFETIME = "lifetime"
 CHANGE = "change"
-#: modes whose rows may be taken back
-CHANGING = ("update", "now")
+#: modes whose rows may be taken back, and modes whose rows hold now, by key
+CHANGING = ("changes", "now")
+HOLDING = ("update", "now")
 #: maximum number of rows built at once for events with high counts, and of all rows
 ROWS_AT_ONCE = 65_536
 MOST_ROWS = 1 << 30
@@ -45,7 +46,7 @@ class LifetimeRows:
     """Converts changes to rows: the lifetime, the change, the payload.
 
     A lifetime without an end has a null there. An event with a count of n becomes n rows. Rows in
-    mode `now` hold now and have no lifetime.
+    modes `now` and `update` hold now and have no lifetime.
     """
 
     payload: pa.Schema
@@ -61,7 +62,7 @@ class LifetimeRows:
         if self._is_bare:
             return self.payload
         change = [pa.field(CHANGE, pa.int32(), nullable=False)] * (self.mode in CHANGING)
-        lifetime = [pa.field(LIFETIME, self._lifetime, nullable=False)] * (self.mode != "now")
+        lifetime = [pa.field(LIFETIME, self._lifetime, nullable=False)] * (self.mode not in HOLDING)
         head = [*lifetime, *change]
         taken = {each.name for each in head} & {name.lower() for name in self.payload.names}
         if taken:
@@ -108,7 +109,7 @@ class LifetimeRows:
             [each.cast(self.time) for each in (pa.array(starts - self.delay), last)],
             fields=list(self._lifetime),
         )
-        head = [lifetime] * (self.mode != "now")
+        head = [lifetime] * (self.mode not in HOLDING)
         head += [pa.array(np.sign(diff).astype(np.int32))] * (self.mode in CHANGING)
         columns = [*head, *payload_of(changes).columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -145,7 +146,7 @@ class ResultBuffer:
 
 
 class HeldRowBuffer:
-    """Rows of mode `now` straight from an operator by their key, once for each key that changed.
+    """Rows that hold, straight from an operator by their key, once for each key that changed.
 
     A batch has all rows of its keys. Several batches of one key follow each other, and the last one
     counts; no other key is in them.

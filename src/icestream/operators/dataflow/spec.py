@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from icestream.operators.dataflow.results import LifetimeRows
+from icestream.operators.dataflow.results import HOLDING, LifetimeRows
 from icestream.operators.dataflow.steps import (
     Emit,
     Filtering,
@@ -109,15 +109,18 @@ class ComponentSpec:
 
     @cached_property
     def by_key(self) -> frozenset[int]:
-        """Return the views of mode `now` whose rows come straight from an operator by their key."""
-        emitted = (
-            (step, self.steps[step.inputs[0]]) for step in self.steps if isinstance(step, Emit)
-        )
+        """Return the views of rows that hold which come straight from an operator by their key."""
+        held = {
+            number
+            for number, step in enumerate(self.steps)
+            if isinstance(step, Stateful) and isinstance(step.operator, NowOutput)
+        }
         return frozenset(
             step.view
-            for step, before in emitted
-            if self.rows_of[step.view].mode == "now"
-            and not (isinstance(before, Stateful) and isinstance(before.operator, NowOutput))
+            for number, step in enumerate(self.steps)
+            if isinstance(step, Emit)
+            and self.rows_of[step.view].mode in HOLDING
+            and not any(number in self.behind[each] for each in held)
         )
 
     @cached_property

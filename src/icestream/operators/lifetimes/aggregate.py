@@ -38,11 +38,13 @@ def lifetime_aggregate(
     *,
     mode: Mode = "changes",
     grows: bool = False,
+    left: Sequence[str] | None = None,
 ) -> LifetimeAggregate:
     """Aggregate events of a payload over their lifetimes.
 
     `keys` are columns with one value per group; they precede the aggregates in the output. An input
-    that `grows` never retracts an event.
+    that `grows` never retracts an event. With `left`, the events are those of both sides of a join,
+    with these columns on the left, and the answers are over their pairs.
     """
     names = [*keys, *(each.alias for each in aggregates)]
     if not aggregates or len(set(names)) < len(names):
@@ -51,7 +53,7 @@ def lifetime_aggregate(
     if mode not in ("changes", "final"):
         msg = f"unknown mode {mode!r}: choose 'changes' or 'final'"
         raise DefinitionError(msg)
-    answers = SpanAnswers(payload, aggregates, keys, grows=grows or mode == "changes")
+    answers = SpanAnswers(payload, aggregates, keys, grows=grows or mode == "changes", left=left)
     if mode == "final":
         return FinalAggregate(answers, grows=grows)
     if answers.inverts:
@@ -74,5 +76,5 @@ def of_growing(aggregate: LifetimeAggregate) -> LifetimeAggregate:
 def _again(aggregate: LifetimeAggregate, *, mode: Mode, grows: bool) -> LifetimeAggregate:
     made = aggregate.answers
     return lifetime_aggregate(
-        made.payload, made.aggregates, made.keys.names, mode=mode, grows=grows
+        made.payload, made.aggregates, made.keys.names, mode=mode, grows=grows, left=made.left
     )

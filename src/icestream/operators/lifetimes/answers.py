@@ -25,6 +25,7 @@ from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
+from icestream.operators.lifetimes.pair_lifting import PairLifting
 
 #: the word aggregate to use when all aggregates are object aggregates
 _COUNTED = Aggregate("count", None, "")
@@ -40,13 +41,21 @@ class SpanAnswers:
         keys: Sequence[str] = (),
         *,
         grows: bool,
+        left: Sequence[str] | None = None,
     ) -> None:
-        """Choose functions; an input that `grows` never retracts an event."""
-        self.payload, self.aggregates = payload, tuple(aggregates)
+        """Choose functions; an input that `grows` never retracts an event.
+
+        With `left`, events are those of both sides of a join, which has these columns on the left,
+        and answers are over their pairs.
+        """
+        self.payload, self.aggregates, self.left = payload, tuple(aggregates), left
         self.keys = pa.schema([payload.field(name) for name in keys])
         self.objects = ObjectSpans(payload, aggregates, grows=grows)
         words = [each for each in aggregates if each.alias not in self.objects.results]
-        self.lifting = Lifting(payload, words or [_COUNTED])
+        words = words or [_COUNTED]
+        self.lifting = (
+            Lifting(payload, words) if left is None else PairLifting(payload, words, left)
+        )
         fields = {field.name: field for field in self.lifting.result}
         fields |= {alias: pa.field(alias, kind) for alias, kind in self.objects.results.items()}
         #: columns of the answers, and of the output
@@ -60,7 +69,7 @@ class SpanAnswers:
     def over(
         self, words: ExactRows, spans: EventSpans, segments: int, lasting: Mask | None = None
     ) -> tuple[Ints, ExactRows, pa.RecordBatch]:
-        """Return the segments that have events, their merged words, and their answers.
+        """Return the segments that have answers, their merged words, and their answers.
 
         `words` are those of all copies of each event; segments that are not `lasting` are left out.
         """
@@ -68,7 +77,7 @@ class SpanAnswers:
         tree = np.tile(at.identity, (2 * segments, 1))
         merge_spans(spans.first, spans.last, words.table, at.ops, at.places, tree)
         table = ExactRows(words.layout, tree[segments:])
-        there = np.flatnonzero((table.counts > 0) & (True if lasting is None else lasting))
+        there = np.flatnonzero(self.lifting.shows(table) & (True if lasting is None else lasting))
         table = table[there]
         names, lowered = self.lifting.result.names, self.lifting.lower(table)
         columns = dict(zip(names, lowered, strict=True))

@@ -316,7 +316,11 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
     def _emitted(
         self, groups: Groups, portion: Slots, parts: _Parts, keys: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """Yield segments as changes, without those whose answer does not change."""
+        """Yield segments with answers as changes, without those whose answer does not change."""
+        there = self._lifting.shows(parts.words)
+        if not there.all():
+            parts = parts.at(np.flatnonzero(there))
+            keys = keys.filter(pa.array(there))
         answers = self._lifting.lower(parts.words)
         chosen = ~parts.unchanged(answers)
         if not chosen.any():

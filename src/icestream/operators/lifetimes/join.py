@@ -91,6 +91,13 @@ class StreamJoin(PromptOperator):
             late_events_synopsis("late right", right),
         )
 
+    def renames(self, keys: Sequence[str]) -> bool:
+        """Return whether a column has another name in pairs, except keys of the right side."""
+        left, right = (each.names for each in self.sides)
+        names = self._joined.names
+        pairs = zip(right, names[len(left) :], strict=True)
+        return names[: len(left)] != left or any(a != b and a not in keys for a, b in pairs)
+
     def on_last_changes(
         self,
         port: int,

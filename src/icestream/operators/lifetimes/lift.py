@@ -28,7 +28,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.kernels import field_words
 from icestream.kernels.lifetimes.sweep import fold_equal
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -88,7 +88,7 @@ class Lifting:
     def __init__(self, payload: pa.Schema, aggregates: Sequence[Aggregate]) -> None:
         """Lay out the words; DefinitionError for functions or types without words."""
         # inputs get names of their own: a column may have the name of the stream's time
-        self._types = {_inner(field.name): field.type for field in payload}
+        self._types = {inner_name(field.name): field.type for field in payload}
         self._aggregates = tuple(_renamed(each) for each in aggregates)
         #: the fields of each aggregate
         self.fields = tuple(each.fields(self._types) for each in self._aggregates)
@@ -101,7 +101,7 @@ class Lifting:
         self.inputs = tuple(
             field.name
             for field in payload
-            if any(_inner(field.name) in each.columns for each in layout.fields)
+            if any(inner_name(field.name) in each.columns for each in layout.fields)
         )
         #: whether all fields have an inverse
         self.inverts = all(map(field_words.is_invertible, self.fold.layout.ops.tolist()))
@@ -113,14 +113,19 @@ class Lifting:
     def lifted(self, changes: pa.RecordBatch, copies: int = 1) -> ExactRows:
         """Return a row for each event, whatever its diff, with room to add up so many of them."""
         rows = changes.num_rows
-        columns = {_inner(name): InputColumn(changes.column(name)) for name in self.inputs}
+        columns = {inner_name(name): InputColumn(changes.column(name)) for name in self.inputs}
         if self.needs_order:
             columns[TIME] = InputColumn(began_of(changes))
             columns[ARRIVAL] = InputColumn(pa.array(np.zeros(rows, dtype=np.int64)))
         return self.fold.folded(columns, rows, copies)
 
+    def shows(self, rows: ExactRows) -> Mask:
+        """Return which merged rows have an answer: those with events."""
+        there: Mask = rows.counts > 0
+        return there
+
     def lower(self, rows: ExactRows) -> list[pa.Array]:
-        """Return the answers of merged rows, a column for each aggregate."""
+        """Return the answers of merged rows that have one, a column for each aggregate."""
         merged = MergedFields(rows.table, rows.layout)
         answers = [each.answers(merged, self._types) for each in self._aggregates]
         return [
@@ -141,12 +146,13 @@ def added_up(slots: Slots, le: Ints, re: Ints, words: ExactRows) -> tuple[Ints, 
     return heads[:count], words[:count]
 
 
-def _inner(name: str) -> str:
+def inner_name(name: str) -> str:
+    """Return the name of a column of the payload as an input of fields."""
     return f"input.{name}"
 
 
 def _renamed(aggregate: Aggregate) -> Aggregate:
     if aggregate.column is None:
         return aggregate
-    others = tuple(map(_inner, aggregate.others))
-    return replace(aggregate, column=_inner(aggregate.column), others=others)
+    others = tuple(map(inner_name, aggregate.others))
+    return replace(aggregate, column=inner_name(aggregate.column), others=others)

@@ -1,4 +1,4 @@
-"""Mode `now`: every version emits the rows of the keys whose rows changed, as they hold now.
+"""Modes `now` and `update`: every version emits the rows of keys that changed, as they hold now.
 
 Idea: changes are appended to the held rows of their key. At the end of a version the keys that
 changed, or one of whose rows begins or ends by now, are read: their rows that are alive replace
@@ -7,12 +7,17 @@ Rows that stay for ever once they are there are not deleted when they end. Those
 forgotten here when the watermark reaches their end, because their keys do not come again; of others
 the number of equal rows is held.
 
+In mode `update` rows are only replaced, so the changes of a version say what holds at its end, and
+nothing is held beyond it.
+
 Invariants:
 1. Applied by key, the emitted rows are the events alive now
    (`test_oracle_a_table_is_the_query_over_what_is_alive`).
 2. A version emits nothing for keys that did not change
    (`test_a_version_writes_at_most_the_keys_that_changed`).
 3. Events that have ended are not held (`test_bounded_now_holds_no_events_that_are_over`).
+4. Mode `update` emits the rows of `now`, and holds none between versions
+   (`test_oracle_update_is_now_where_rows_are_only_replaced`).
 
 Cost: changes are appended without a read; a key that changed is read once a version.
 """
@@ -53,6 +58,9 @@ class NowOutput(LifetimeOperator):
     The caller, which knows what time it is, calls `on_instant` at the end of a version.
     """
 
+    #: the output mode
+    name = "now"
+
     def __init__(
         self,
         payload: pa.Schema,
@@ -69,7 +77,7 @@ class NowOutput(LifetimeOperator):
         self._timeless = stays and not windows
         self._delay = delay
         self._stays = stays
-        self.synopses = (events_synopsis("now", payload),)
+        self.synopses = (events_synopsis(self.name, payload),)
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
@@ -110,6 +118,27 @@ class NowOutput(LifetimeOperator):
                 id_high, id_low = groups.identities(portion[emitted.owner])
                 changed = kind_rows.take(pa.array(emitted.kind))
                 yield changes_of(changed, emitted.le, emitted.re, emitted.count, id_high, id_low)
+
+
+class UpdateOutput(NowOutput):
+    """Emits the rows of keys that changed, of rows that are replaced and never deleted."""
+
+    name = "update"
+
+    def on_instant(self, groups: Groups, now: Micros) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that the version added and that hold for good, or stay."""
+        for portion in woken(groups, now):
+            held = groups.read(0, portion)
+            payload = payload_of(held.rows, self.result)
+            kinds, heads = numbered(*identities(payload))
+            changed = stretches_of(held.rows, held.owners, kinds).levelled()
+            groups.rewrite(0, portion, held.where(np.zeros(len(kinds), dtype=np.bool_)))
+            groups.remind(portion, np.full(len(portion), INFINITY))
+            holds = changed.where((changed.count > 0) & (self._stays | (changed.re == INFINITY)))
+            if len(holds):
+                identity = groups.identities(portion[holds.owner])
+                rows = payload.take(pa.array(heads[holds.kind]))
+                yield changes_of(rows, holds.le, holds.re, holds.count, *identity)
 
 
 def _deleted(gone: Ints, owners: Ints, kinds: Ints, now: Micros) -> CountedIntervals:

@@ -84,6 +84,9 @@ _ALL = -1
 #: factor by which a second read grows, and the factor from which all events are read
 _STEP = 4
 _MOST = 16
+#: runs of events for which there is room at first, for each event and segment, and factor by which
+#: there is more
+_RUNS = 4
 #: owed intervals of a group from which all its events are read, and cancelled ones dropped
 _PATIENCE = 256
 
@@ -173,7 +176,8 @@ class TopK(PromptOperator):
             raise DefinitionError(msg)
         self._made_of = payload, k, tuple(by)
         self._rank = rank
-        self._k = k
+        #: how many events of a group are shown
+        self.k = k
         self._partial = partial
         self.grows = grows
         self._ordering = Ordering(payload, by)
@@ -195,14 +199,14 @@ class TopK(PromptOperator):
 
     def current(self) -> CurrentTop:
         """Return the same of events that stay, where nobody asks for the past."""
-        return CurrentTop(self._payload, self._k, self._ordering, self._rank)
+        return CurrentTop(self._payload, self.k, self._ordering, self._rank)
 
     def selected(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Return the events that may be among the best of their group, if nothing is known of it.
 
         They live at the same time, and the input grows: no other of them is ever shown.
         """
-        return self._ordering.selected(changes, self._k)
+        return self._ordering.selected(changes, self.k)
 
     def on_last_changes(
         self,
@@ -244,7 +248,7 @@ class TopK(PromptOperator):
         else:
             leaving = touched.changes.owner[touched.changes.count < 0]
             # one more row shows that the rows before it are all rows of their rank
-            counts = 1 + scale * (self._k + np.bincount(leaving, minlength=size))
+            counts = 1 + scale * (self.k + np.bincount(leaving, minlength=size))
             rows = groups.read_best(0, slots, counts)
             whole = np.bincount(rows.owners, minlength=size) < counts
             ranks = column_of(rows.rows, _RANK)
@@ -321,7 +325,7 @@ class TopK(PromptOperator):
         self, segments: TimeSegments, events: CountedIntervals, places: Ints
     ) -> CountedIntervals:
         order = np.argsort(places[events.kind], kind="stable")
-        row, start, stop, count = _filled(segments, events, order, self._k)
+        row, start, stop, count = _filled(segments, events, order, self.k)
         return CountedIntervals(
             events.owner[row], events.kind[row], segments.le[start], segments.le[stop], count
         )
@@ -339,10 +343,10 @@ class TopK(PromptOperator):
         Where fewer than k were shown there are no others. Elsewhere the last one shown is better
         than all others, and so is every event that ranks above those read.
         """
-        full = segments.totals(shown) >= self._k
-        sure = segments.totals(answer.where(is_known(answer))) >= self._k
+        full = segments.totals(shown) >= self.k
+        sure = segments.totals(answer.where(is_known(answer))) >= self.k
         cut, last = (_worst(segments, each, places) for each in (shown, answer))
-        return full & ~sure & ((segments.totals(answer) < self._k) | (last > cut))
+        return full & ~sure & ((segments.totals(answer) < self.k) | (last > cut))
 
     def _settled(
         self,
@@ -389,13 +393,13 @@ class TopK(PromptOperator):
     ) -> Iterator[pa.RecordBatch]:
         """Yield how the numbered rows of groups change."""
         places = self._ordering.places(kinds)
-        old, new = (_numbered_rows(each, places, self._k) for each in (before, after))
+        old, new = (_numbered_rows(each, places, self.k) for each in (before, after))
         emitted = new.and_(old.negative()).consolidated()
         if len(emitted):
             emitted = emitted.at(np.argsort(emitted.count > 0, kind="stable"))
             id_high, id_low = groups.identities(slots[emitted.owner])
-            payload = kinds.take(pa.array(emitted.kind // self._k))
-            numbers = pa.array((emitted.kind % self._k + 1).astype(np.int32))
+            payload = kinds.take(pa.array(emitted.kind // self.k))
+            numbers = pa.array((emitted.kind % self.k + 1).astype(np.int32))
             payload = pa.RecordBatch.from_arrays([*payload.columns, numbers], schema=self.result)
             yield changes_of(payload, emitted.le, emitted.re, emitted.count, id_high, id_low)
 
@@ -459,10 +463,14 @@ def _numbered_rows(shown: CountedIntervals, places: Ints, k: int) -> CountedInte
 def _filled(segments: TimeSegments, events: CountedIntervals, order: Ints, k: int) -> Table:
     """Return the columns of the runs that fill the segments: row, first, end and count."""
     first, last = segments.spans(events)
-    size = len(segments.owner)
-    runs = np.empty((min(int((last - first).sum()), k * size), 4), dtype=np.int64)
-    room = np.full(size, k)
-    made = fill_segments(order, first, last, events.count, k, np.arange(size + 1), room, runs)
+    size, made = len(segments.owner), -1
+    # a row is rarely in several runs, but may have one for each of its segments
+    most, room = min(int((last - first).sum()), k * size), _RUNS * (size + len(order))
+    while made < 0:
+        runs = np.empty((min(most, room), 4), dtype=np.int64)
+        ahead, free = np.arange(size + 1), np.full(size, k)
+        made = fill_segments(order, first, last, events.count, k, ahead, free, runs)
+        room *= _RUNS
     return runs[:made].T
 
 

@@ -72,7 +72,7 @@ _INSTANT, _STAYS, _LIVES, _FOREVER, _ALWAYS = "instant", "stays", "lives", "for 
 
 def row_key(node: Node) -> tuple[str, ...]:
     """Return the columns that identify rows."""
-    found = _group_key(node)
+    found = group_key(node)
     if found is not None:
         return found
     names = tuple(each.name for each in node.payload if _is_comparable(each.type))
@@ -82,19 +82,20 @@ def row_key(node: Node) -> tuple[str, ...]:
     return names
 
 
-def _group_key(node: Node) -> tuple[str, ...] | None:
+def group_key(node: Node) -> tuple[str, ...] | None:
+    """Return the columns of the group whose answers rows are; None if they are no answers."""
     match node:
         case Mapped(change=Filtering()) | Left() | Final():
-            return _group_key(node.before)
+            return group_key(node.before)
         case Mapped(change=Projecting() as change):
-            known = _group_key(node.before)
+            known = group_key(node.before)
             return None if known is None else change.projection.renamed(known)
         case Applied(operator=LifetimeAggregate() | TopK()) if node.scope is not None:
             return node.scope.keys
         case Applied(operator=StreamJoin()) if node.scope is not None:
             # of answers of one group, as of several aggregates
             keys = node.scope.keys
-            return keys if all(_group_key(each) == keys for each in node.inputs) else None
+            return keys if all(group_key(each) == keys for each in node.inputs) else None
     return None
 
 
@@ -173,9 +174,19 @@ def stays(node: Node) -> bool:
     return _holds(node) in (_STAYS, _ALWAYS)
 
 
+def ends(node: Node) -> bool:
+    """Return whether rows hold for a time only."""
+    return _holds(node) in (_INSTANT, _LIVES)
+
+
+def never_ends(node: Node) -> bool:
+    """Return whether rows hold from some instant on, until they are retracted."""
+    return _holds(node) in (_FOREVER, _ALWAYS)
+
+
 def holds_by_group(node: Node) -> bool:
     """Return whether rows hold by their group from some instant on, until others replace them."""
-    return _group_key(node) is not None and node.delay == 0 and _holds(node) in (_FOREVER, _ALWAYS)
+    return group_key(node) is not None and node.delay == 0 and never_ends(node)
 
 
 def stay_forever(node: Node) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.results import LifetimeRows
+from icestream.operators.dataflow.results import HOLDING, LifetimeRows
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
     Emit,
@@ -78,9 +78,10 @@ class Output:
     """Rows that a dataflow delivers."""
 
     payload: pa.Schema
-    #: `append`: final events; `update`: changes; `now`: the rows of keys that changed
+    #: `append`: final events; `update`, `now`: rows of keys that changed; `changes`: all of them
     mode: str
-    #: columns that identify rows in mode `now`
+    #: columns that identify rows in modes `now` and `update`, in which there are none if each row
+    #: is written once
     key: tuple[str, ...] = ()
     #: whether these are events at instants, whose final rows show no lifetime
     instants: bool = False
@@ -136,6 +137,8 @@ class Dataflow(AnyPlan):
         return self._rows(view).schema
 
     def _rows(self, view: Output) -> LifetimeRows:
+        if view.mode == "update" and not view.key:
+            return LifetimeRows(view.payload, self.time, "append", instants=True)
         return LifetimeRows(view.payload, self.time, view.mode, view.instants, view.delay)
 
     @cached_property
@@ -269,7 +272,7 @@ class Dataflow(AnyPlan):
                 {
                     "mode": view.mode,
                     "result": [_field(each) for each in view.payload],
-                    **({"key": list(view.key)} if view.mode == "now" else {}),
+                    **({"key": list(view.key)} if view.mode in HOLDING else {}),
                 }
                 for view in self.views
             ],

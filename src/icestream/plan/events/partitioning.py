@@ -47,7 +47,7 @@ def key_columns(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:
 def _followed(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:  # noqa: PLR0911
     match node:
         case Entered() if node.scope is not None and node.scope.outer is None:
-            return tuple(_equal_to(key, node.before) for key in keys_of(node.scope))
+            return tuple(equal_columns(key, node.before) for key in keys_of(node.scope))
         case Entered() | Left() | Final():
             return _followed(node.before, keys_of)
         case Mapped(change=Filtering() | AlterLifetimes() | ColumnLifetimes() | Padding()):
@@ -73,14 +73,14 @@ def _followed(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:  # noqa:
     return None
 
 
-def _equal_to(column: str, node: Node) -> frozenset[str]:
+def equal_columns(column: str, node: Node) -> frozenset[str]:
     """Return the columns of a node that equal one of them."""
     match node:
         case Mapped(change=Filtering() | AlterLifetimes() | ColumnLifetimes()):
-            return _equal_to(column, node.before)
+            return equal_columns(column, node.before)
         case Mapped(change=Projecting() as change):
             read = {item.name: item.reads for item in change.projection.items}[column]
-            equal = frozenset[str]() if read is None else _equal_to(read, node.before)
+            equal = frozenset[str]() if read is None else equal_columns(read, node.before)
             return _renamed(equal, change) | {column}
     return frozenset({column})
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.gather import GatherSpec
+from icestream.operators.dataflow.results import HOLDING
 from icestream.operators.dataflow.steps import (
     Emit,
     Filtering,
@@ -54,11 +55,12 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 from icestream.operators.lifetimes.conditions_met import ConditionsMet
-from icestream.operators.lifetimes.now_mode import NowOutput
+from icestream.operators.lifetimes.now_mode import NowOutput, UpdateOutput
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.object_aggregates.functions import needs_objects
+from icestream.plan.events.aggregates_of_pairs import without_pairs
 from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
@@ -74,6 +76,7 @@ from icestream.plan.events.features import feature_columns
 from icestream.plan.events.final_answers import emitted_once, is_final, with_final_plans
 from icestream.plan.events.pane_windows import PaneWindows
 from icestream.plan.events.partitioning import key_columns
+from icestream.plan.events.update_rows import update_key, update_rows, without_maps
 from icestream.plan.joins.multi_join import join_text
 from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
 from icestream.plan.nodes.events import (
@@ -112,11 +115,13 @@ def compiled(
 
     `numbers` maps the tags of sources to their numbers; expressions read times in a zone.
     """
-    outputs = tuple((as_table(node) if mode == "now" else node, mode) for node, mode in outputs)
-    outputs = with_final_plans(outputs)
+    asked = [mode for _, mode in outputs]
+    # how rows are made: those of mode `update` that are never replaced as in `append`
+    written = tuple(_as_written(node, mode) for node, mode in outputs)
+    outputs = without_pairs(with_final_plans(written))
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
-    forgets = all(mode == "now" and forgets_past(node) for node, mode in outputs)
+    forgets = all(mode in HOLDING and forgets_past(node) for node, mode in outputs)
     once = emitted_once(zip(tree.outputs, modes, strict=True))
     building = _Building(numbers, tree, once, forgets_past=forgets, zone=zone)
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
@@ -132,11 +137,11 @@ def compiled(
             Output(
                 node.payload,
                 mode,
-                row_key(node) if mode == "now" else (),
+                row_key(node) if made == "now" else update_key(node) if made == "update" else (),
                 _is_bare(node),
                 node.delay,
             )
-            for node, mode in outputs
+            for (node, made), mode in zip(outputs, asked, strict=True)
         ),
         time=time,
         reach=max(node.reach for node, _ in outputs),
@@ -145,6 +150,13 @@ def compiled(
         forgets_past=forgets,
         windows=late_windows(node for node, _ in outputs),
     )
+
+
+def _as_written(node: Node, mode: str) -> tuple[Node, str]:
+    """Return the node whose rows an output mode has, and how they are made."""
+    if mode == "update":
+        return update_rows(node)
+    return (as_table(node) if mode == "now" else node), mode
 
 
 class _Building(DataflowBuilding):
@@ -189,8 +201,9 @@ class _Building(DataflowBuilding):
     def emit(self, node: Node, payload: pa.Schema, mode: str, view: int) -> None:
         """Make the events of a node, without hidden columns, the rows of a view."""
         self._traced(node, stored=False)
-        if mode == "now":
-            self._emit_by_key(shown_only(node, payload), payload, view)
+        if mode in HOLDING:
+            written = NowOutput if mode == "now" else UpdateOutput
+            self._emit_by_key(shown_only(node, payload), payload, view, written)
             return
         for place in self._ungrouped(shown_only(node, payload)):
             component, step = place.component, place.step
@@ -204,16 +217,36 @@ class _Building(DataflowBuilding):
                 step = self._held(component, step, AppendOutput(payload), "settle")
             self._add(component, Emit((step,), payload, self._of(component, step), view))
 
-    def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
+    def _emit_by_key(
+        self, node: Node, payload: pa.Schema, view: int, written: type[NowOutput]
+    ) -> None:
         """Make the rows of a node that hold the rows of a view, by key."""
-        keys, places = row_key(node), self._ungrouped(node)
+        maps = list[Mapped]()
+        if written is UpdateOutput:
+            # no row is withdrawn, so what shows them may follow, and need not show their key
+            last, node = node, without_maps(node)
+            while last is not node:
+                assert isinstance(last, Mapped)
+                maps.insert(0, last)
+                last = last.before
+        places = self._ungrouped(node)
         if self._lets_top_emit_by_key(node, places):
-            component, step = places[0].component, places[0].step
-            assert component is not None
-            self._add(component, Emit((step,), payload, self._of(component, step), view))
-            return
-        output = NowOutput(payload, stays=stays(node), windows=of_windows(node), delay=node.delay)
-        text = f"now by {', '.join(keys)}"
+            (place,) = places
+        else:
+            place = self._held_by_key(node, places, written)
+        for each in maps:
+            place = self._step_or_map(place, each.change, each.payload, each.text)
+        component, step = place.component, place.step
+        assert component is not None
+        self._add(component, Emit((step,), payload, self._of(component, step), view))
+
+    def _held_by_key(
+        self, node: Node, places: tuple[EventPlace, ...], written: type[NowOutput]
+    ) -> EventPlace:
+        """Return the rows of a node, from the places where they are, by their key."""
+        keys, payload = row_key(node), node.payload
+        output = written(payload, stays=stays(node), windows=of_windows(node), delay=node.delay)
+        text = f"{output.name} by {', '.join(keys)}"
         component = places[0].component
         if component is not None and self._keys_inside(keys, node) is not None:
             step = self._held(component, places[0].step, output, text, keys)
@@ -221,7 +254,7 @@ class _Building(DataflowBuilding):
             component = self._new_component()
             received = self._all_received(places, component, keys, payload)
             step = self._add(component, Stateful((received,), payload, 0, output, text))
-        self._add(component, Emit((step,), payload, self._of(component, step), view))
+        return EventPlace(payload, component, step)
 
     def _lets_top_emit_by_key(self, node: Node, places: tuple[EventPlace, ...]) -> bool:
         """Let a top-k emit the rows of each key that changes, as they hold; return whether it can.
@@ -443,8 +476,8 @@ class _Building(DataflowBuilding):
     def _traced(self, node: Node, *, stored: bool) -> None:
         """Trace the rows of a node, where they leave, to the partitions they come from."""
         lineages = self._tree.lineage(node)
-        places = self._ungrouped(node)
         if lineages:
+            places = self._ungrouped(node)
             self._places[id(node)] = tuple(self._trace(each, lineages, stored) for each in places)
 
     def _trace(self, place: EventPlace, lineages: tuple[Lineage, ...], stored: bool) -> EventPlace:

@@ -25,6 +25,7 @@ from icestream.operators.lifetimes.lift import Lifting
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.evolution.windows import call_of, mixed, named
+from icestream.plan.nodes.queries import mode_of
 from icestream.plan.state_schema import AggregateSchema, ComponentSchema, DataflowSchema
 
 #: the number of a component, and its state before and after
@@ -135,7 +136,7 @@ def refused_in_dataflow(before: Flow, after: Flow) -> Iterator[str]:
             yield f"{name} is fixed"
     if len(old["sources"]) != len(new["sources"]):
         yield "the progress of each source is stored: their number is fixed"
-    modes = [[(each["mode"], each.get("key")) for each in flow["views"]] for flow in (old, new)]
+    modes = [[(mode_of(each), each.get("key")) for each in flow["views"]] for flow in (old, new)]
     if modes[0] != modes[1]:
         yield "output modes of events with lifetimes have state of their own"
     if len(old["components"]) != len(new["components"]):

@@ -32,7 +32,7 @@ from icestream.plan.evolution.dataflows import (
     refused_words,
 )
 from icestream.plan.evolution.windows import WindowChange
-from icestream.plan.nodes.queries import Plan, differences
+from icestream.plan.nodes.queries import Plan, differences, mode_of
 from icestream.plan.state_schema import (
     DataflowSchema,
     NoSchema,
@@ -94,6 +94,14 @@ def evolution(
             refused = ["without a state schema nothing but sinks and late events may change"]
         case _:
             refused = ["queries of another kind have other state"]
+    modes = [list(map(mode_of, each["views"])) for each in (stored, described)]
+    if refused and "update" in modes[1] and modes[0] != modes[1]:
+        msg = (
+            f"the checkpoint at {root} does not go on in output mode 'update', which has Spark's "
+            "meaning now: write outputMode('changes') for what 'update' meant in earlier releases, "
+            "or the mode that it has, or give this query its own checkpoint location"
+        )
+        raise CheckpointError(msg)
     if refused:
         msg = (
             f"the checkpoint at {root} belongs to another query. {'; '.join(found)}. Its state "

@@ -105,9 +105,9 @@ class WindowChange:
             )
         elif self.before.one_grouping != self.after.one_grouping:
             yield "groups are identified by keys and grouping: a query has one grouping, or sets"
-        elif any(view.mode == "update" for view in self.after.views):
+        elif any(view.mode == "changes" for view in self.after.views):
             yield (
-                "in update mode the state includes the last rows of windows, which have the old "
+                "in mode 'changes' the state includes the last rows of windows, which have the old "
                 "columns: write output mode append or now"
             )
         elif (was := grid_of(self.before)) != (grid := grid_of(self.after)):

@@ -254,7 +254,7 @@ def _window_view(plan: Plan, number: int, view: View) -> WindowView:
         else tuple((plan.grouping_id(each), view.grouping_id(each)) for each in view.groupings),
         view.keys,
         view.tells_grouping,
-        view.mode == "update",
+        view.mode == "changes",
         plan.results(view),
     )
 

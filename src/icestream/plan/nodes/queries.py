@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
@@ -65,6 +66,12 @@ class AnyPlan:
 
     sources: tuple[Source, ...]
     key_groups: int
+    #: clock of the shards
+    clock: Clock = SystemClock()
+    #: whether versions adapt to the time that batches take
+    paced = False
+    #: whether measured rates decide which components run together
+    measured = False
 
     @property
     def jobs(self) -> int:
@@ -127,7 +134,7 @@ class View:
     keys: tuple[int, ...]
     #: whether rows contain their grouping id
     tells_grouping: bool = False
-    #: `append`: all rows of a closing window; `update`: rows of groups that changed
+    #: `append`: all rows of a closing window; `changes`: rows of groups that changed
     mode: str = "append"
 
     def grouping_id(self, grouping: tuple[int, ...]) -> int:
@@ -266,6 +273,15 @@ def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:
     return sum(1 << (last - i) for i, key in enumerate(keys) if key not in grouping)
 
 
+def mode_of(view: Mapping[str, Any]) -> str | None:
+    """Return the output mode of a described view, if it has one.
+
+    In earlier releases, mode `changes` was called update, and nothing by that name had a key.
+    """
+    mode: str | None = view.get("mode")
+    return "changes" if mode == "update" and "key" not in view else mode
+
+
 def differences(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Return what differs between the plan that a checkpoint has and another one."""
     theirs, ours = _flat(kept), _flat(wanted)
@@ -306,4 +322,5 @@ def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
     for number, view in enumerate(views):
         prefix = f"query {number}, " if len(views) > 1 else ""
         facts |= {f"{prefix}{name}": value for name, value in view.items()}
+        facts |= {f"{prefix}mode": mode_of(view)}
     return facts

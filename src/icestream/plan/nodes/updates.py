@@ -86,8 +86,8 @@ class Updates(AnyPlan):
     windowed: WindowedBy | None = None
     late: str = "drop"
     key_groups: int = KEY_GROUPS
-    #: clock of the shards
     clock: Clock = field(default_factory=SystemClock, compare=False)
+    paced = True
 
     @property
     def switches(self) -> bool:

@@ -18,7 +18,7 @@ Limits: kernels cannot be pickled; send the `Expression` and bind it at the rece
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -177,6 +177,10 @@ class Projection:
         """Return the names that columns have among the results; None if one is not there."""
         there = {item.reads: item.name for item in self.items if item.reads is not None}
         return tuple(there[name] for name in names) if {*names} <= {*there} else None
+
+    def read_for(self, names: Collection[str]) -> frozenset[str]:
+        """Return the columns that some of the results are made of."""
+        return frozenset[str]().union(*(each.columns for each in self.items if each.name in names))
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self.items:

@@ -81,7 +81,7 @@ def test_oracle_views_that_are_flushed_together_equal_each_alone(
         PLAN, StreamShape(events=60, span=28 * SECOND + SECOND // 2, groups=3), dice
     )
     batches = [events.slice(at, 15) for at in range(0, events.num_rows, 15)]
-    modes = dice.choice(["update", "append"], 2, p=[0.8, 0.2])
+    modes = dice.choice(["changes", "append"], 2, p=[0.8, 0.2])
     views = (_view(KINDS[first], str(modes[0])), _view(KINDS[second], str(modes[1])))
     on_grid = all(isinstance(each.windows, Windows | Cumulative) for each in views)
     store = str(dice.choice(["panes", "tuples", "auto"])) if on_grid else "panes"

@@ -105,7 +105,7 @@ EXACT = (
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", ["append", "changes"])
 @pytest.mark.parametrize("seed", range(3))
 def test_oracle_the_store_may_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, mode: str
