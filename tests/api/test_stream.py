@@ -45,6 +45,10 @@ SOMETHING: Any = [1]
 SPARKS: Any = sf.sum
 
 
+def _any(given: Any) -> Any:
+    return given
+
+
 def _windows(df: DataFrame) -> Windowed:
     return ice.stream(df, time="ts").window("10 seconds")
 
@@ -52,10 +56,22 @@ def _windows(df: DataFrame) -> Windowed:
 BAD: dict[str, tuple[Definition, str]] = {
     "no DataFrame": (lambda df: ice.stream(SOMETHING, "ts"), "takes a DataFrame; got list"),
     "no such time": (lambda df: ice.stream(df, time="when"), "no column 'when' .* columns are"),
-    "a time that is a number": (lambda df: ice.stream(df, time="n"), "is bigint, not a timestamp"),
+    "a time that is a number": (
+        lambda df: ice.stream(df, time="n"), r"is bigint, not a timestamp.*timestamp_millis\('n'\)"
+    ),
     "a time made a string later": (
         lambda df: ice.stream(df, time="ts").withColumn("ts", sf.lit("x")),
-        "is string, not a timestamp",
+        r"is string, not a timestamp.*to_timestamp\('ts'\)",
+    ),
+    "an aggregate of Icestream's": (
+        lambda df: _windows(df).agg(ice.sum(_any(ice.avg("n")))), "avg is an aggregate already"
+    ),
+    "nulls that are ignored somehow": (
+        lambda df: _windows(df).agg(ice.first("n", SOMETHING)), "ignorenulls=True or"
+    ),
+    "a shift into the past": (
+        lambda df: ice.stream(df.select("ts"), time="ts").events().shift("-5 minutes"),
+        "by -5 minutes; shift",
     ),
     "slack below zero": (lambda df: ice.stream(df, "ts", "-1 second"), "must not be negative"),
     "slack in months": (lambda df: ice.stream(df, "ts", "1 month"), "cannot read '1 month'"),

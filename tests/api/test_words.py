@@ -37,6 +37,49 @@ KINDS: dict[str, Callable[[ice.Stream], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_names_are_found_in_any_case(kind: str, stream: ice.Stream) -> None:
+    rows = KINDS[kind](stream)
+    for made, columns in (
+        (rows.withColumn("X", "x * 2"), ["ts", "k", "X"]),
+        (rows.withColumnRenamed("X", "y"), ["ts", "k", "y"]),
+        (rows.drop("X"), ["ts", "k"]),
+        (rows.drop(sf.col("x")), ["ts", "k"]),
+    ):
+        assert made.columns == columns
+
+
+def test_keys_are_found_in_any_case(stream: ice.Stream, spark: SparkSession) -> None:
+    events = stream.events()
+    renamed = stream.withColumnRenamed("TS", "at").window("1 hour").groupBy("k").count()
+    assert renamed.columns == ["window", "k", "count"]
+    other = events.select("k AS K", "x AS y")
+    names = spark.createDataFrame([("a", 1)], "K string, name int")
+    for made, columns in (
+        (events.dropDuplicates("K", within="1 hour"), ["ts", "k", "x"]),
+        (
+            stream.over(ice.count().alias("n"), partitionBy="K", range="1 hour"),
+            ["ts", "k", "x", "n"],
+        ),
+        (events.groupBy("K").count(), ["k", "count"]),
+        (events.groupApply("K", lambda group: group.top(1, by="X")), ["ts", "k", "x"]),
+        (
+            events.forever().groupApply("K", lambda a, b: a.join(b), other.forever()),
+            ["ts", "k", "x", "y"],
+        ),
+        (events.join(other, on="k", within="1 hour"), ["ts", "k", "x", "y"]),
+        (events.join(other, on="K", how="left", within="1 hour"), ["ts", "k", "x", "y"]),
+        (events.join(other, on=[("K", "k")], how="semi", within="1 hour"), ["ts", "k", "x"]),
+        (
+            ice.join(events, other, other.select("K", "y AS z"), on="k", within="1 hour"),
+            ["ts", "k", "x", "y", "z"],
+        ),
+        (events.join(names, on="k"), ["k", "ts", "x", "name"]),
+        (stream.latestBy("K"), ["ts", "k", "x"]),
+    ):
+        assert made.columns == columns
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_class_has_the_same_words(
     kind: str, stream: ice.Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,6 +97,8 @@ def test_every_class_has_the_same_words(
         (rows.drop("x", "none"), ["ts", "k"]),
     ):
         assert made.columns == columns
+    with pytest.raises(DefinitionError, match=r"drop\('ts', 'k', 'x'\) leaves no column"):
+        rows.drop("ts", "k", "x")
     rows.printSchema()
     assert " |-- k: string (nullable = true)" in capsys.readouterr().out
     with pytest.raises(AttributeError, match="have no 'frobnicate': they have"):

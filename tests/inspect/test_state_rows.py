@@ -301,6 +301,9 @@ def _with_groups(found: Any) -> list[dict[str, Any]]:
 def test_another_folder_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(NotACheckpoint, match="not a checkpoint of Icestream"):
         Checkpoint(str(tmp_path))
+    (tmp_path / "notes").write_text("a file, not a folder")
+    with pytest.raises(NotACheckpoint, match="not a checkpoint of Icestream"):
+        Checkpoint(f"{tmp_path}/notes")
 
 
 def test_versions_and_tables_that_are_not_there_are_reported(tmp_path: Path) -> None:

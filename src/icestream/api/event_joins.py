@@ -78,6 +78,26 @@ def equal_columns(on: object) -> On:
     return [each if isinstance(each, tuple) else column_names(each, "on")[0] for each in on]
 
 
+def compared(streams: Sequence[Events], on: object) -> tuple[list[Events], On]:
+    """Return streams with the columns that a join compares, and their names, as one spells them.
+
+    A name alone stands for a column of each stream: it is spelled as in the first one.
+    """
+    same = equal_columns(on)
+    named: list[Equal] = []
+    for each in (same,) if isinstance(same, str) else same:
+        if isinstance(each, str):
+            (name,) = streams[0]._columns_named([each], "join")
+            streams = [stream._renamed([name], "join") for stream in streams]
+            named.append(name)
+        elif len(each) == len(streams):
+            pairs = zip(streams, each, strict=True)
+            named.append(tuple(stream._columns_named([n], "join")[0] for stream, n in pairs))
+        else:
+            named.append(each)
+    return list(streams), named
+
+
 def condition_on(streams: Sequence[Events], where: object) -> str | None:
     """Return the condition of a join as text; it may be a column of Spark."""
     fields = {field.name: field for each in streams for field in each._node.payload}
@@ -407,8 +427,6 @@ def _equal_columns(left: Events, right: Events, on: On) -> list[tuple[str, str]]
     if not pairs:
         msg = "a join needs columns with equal values: on='k', or on=[('a', 'b')]"
         raise DefinitionError(msg)
-    left._check_columns([name for name, _ in pairs], "join")
-    right._check_columns([twin for _, twin in pairs], "join")
     for name, twin in pairs:
         check_comparable([left._node.payload.field(name), right._node.payload.field(twin)])
     return pairs

@@ -25,7 +25,7 @@ from icestream.api.event_writer import built
 from icestream.api.functions import AggregateExpression
 from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.stream_words import StreamWords
-from icestream.api.words import column_names, quoted
+from icestream.api.words import as_spelled, column_names, quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
@@ -297,8 +297,7 @@ class Events(StreamWords):
             ['agent', 'busyTime']
         """
         self._scope("top", "groupApply(keys, lambda group: group.top(...))")
-        names = column_names(by, "top")
-        self._check_columns(names, "top")
+        names = self._columns_named(column_names(by, "top"), "top")
         ways = [ascending] * len(names) if isinstance(ascending, bool) else list(ascending)
         if len(ways) != len(names) or not all(isinstance(way, bool) for way in ways):
             msg = (
@@ -532,11 +531,21 @@ class Events(StreamWords):
         missing = [quoted(each.name) for each in fields if each.nullable]
         return self.where(" AND ".join(f"{n} IS NOT NULL" for n in missing)) if missing else self
 
-    def _check_columns(self, names: Sequence[str], method: str) -> None:
-        unknown = [name for name in names if name not in self._node.payload.names]
+    def _columns_named(self, names: Sequence[str], method: str) -> tuple[str, ...]:
+        """Return names as the columns are spelled; raise an error for those that are not there."""
+        found = as_spelled(names, self._node.payload.names)
+        unknown = [name for name in found if name not in self._node.payload.names]
         if unknown:
             msg = f"{method} names {unknown}; the columns are {self.columns}"
             raise DefinitionError(msg)
+        return found
+
+    def _renamed(self, names: Sequence[str], method: str) -> Events:
+        """Return these events with columns that are spelled as given."""
+        events = self
+        for found, name in zip(self._columns_named(names, method), names, strict=True):
+            events = events if found == name else events.withColumnRenamed(found, name)
+        return events
 
     def _together(self, others: Sequence[object], method: str) -> list[Events]:
         """Return these and other events of the same group, with equal delays."""

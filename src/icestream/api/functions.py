@@ -78,6 +78,12 @@ def as_column(column: object) -> Column:
         return sf.col(column)
     if isinstance(column, Column):
         return column
+    if isinstance(column, AggregateExpression):
+        msg = (
+            f"{column.title} is an aggregate already, and an aggregate takes a column: aggregate "
+            "first, then aggregate the result, window(...).agg(...).window(...).agg(...)"
+        )
+        raise DefinitionError(msg)
     msg = f"expected a column or its name; got {column!r}"
     raise DefinitionError(msg)
 
@@ -277,6 +283,10 @@ def any_value(col: Column | str, ignoreNulls: bool | None = None) -> AggregateEx
 def _ordered(
     function: str, col: Column | str, ignorenulls: bool, spelling: str | None = None
 ) -> AggregateExpression:
+    given: object = ignorenulls
+    if not isinstance(given, bool):
+        msg = f"{function} takes ignorenulls=True or False; got {ignorenulls!r}"
+        raise DefinitionError(msg)
     parameters = (True,) if ignorenulls else ()
     return _aggregate(
         function, col, parameters=parameters, spelling=spelling, options=(ignorenulls,)

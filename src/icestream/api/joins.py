@@ -19,9 +19,9 @@ from pyspark.sql import Column
 
 from icestream.api.event_joins import (
     bounds_of,
+    compared,
     condition_on,
     deferred,
-    equal_columns,
     may_defer,
     near,
     paired,
@@ -79,7 +79,7 @@ def join(
         msg = "join takes two or more streams of events (stream.events())"
         raise DefinitionError(msg)
     joined = streams[0].events()._together(streams[1:], "join")
-    on, where = equal_columns(on), condition_on(joined, where)
+    (joined, on), where = compared(joined, on), condition_on(joined, where)
     if within is not None:
         joined = near(joined, bounds_of(within))
     if defers(onPressure, spilling, possible=may_defer(joined, on)):

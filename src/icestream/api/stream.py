@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast, overload
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import IntegralType, StructType, TimestampNTZType, TimestampType
 
 from icestream.api.events import Events, events_of
 from icestream.api.query_warnings import warn_of_linecutting
@@ -22,7 +22,7 @@ from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult
 from icestream.api.updates import LatestBy, key_names, latest_by
-from icestream.api.words import column_names, named_column, resolving, spark_columns
+from icestream.api.words import as_spelled, column_names, named_column, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.nodes.updates import Latest
@@ -82,7 +82,7 @@ def stream(
     if not isinstance(given, DataFrame):
         msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
         raise DefinitionError(msg)
-    (time,) = column_names(time, "time") or ("",)
+    (time,) = as_spelled(column_names(time, "time") or ("",), df.columns)
     _check_time(df, time)
     if nulls not in ("error", "drop"):
         msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
@@ -113,9 +113,10 @@ def _check_time(df: DataFrame, time: str) -> None:
         msg = f"{asked}, ice.stream(df, time=...); the columns are {df.columns}"
         raise DefinitionError(msg) from None
     if not isinstance(kind, TimestampType | TimestampNTZType):
+        convert = "timestamp_millis" if isinstance(kind, IntegralType) else "to_timestamp"
         msg = (
             f"the time column {time!r} is {kind.simpleString()}, not a timestamp: convert it "
-            f"first, for example df.withColumn({time!r}, sf.timestamp_millis({time!r}))"
+            f"first, for example df.withColumn({time!r}, sf.{convert}({time!r}))"
         )
         raise DefinitionError(msg)
 
@@ -176,7 +177,7 @@ class Stream(WindowWords, StepWords):
             replace(
                 part,
                 frame=part.frame.withColumnRenamed(existing, new),
-                time=new if part.time == existing else part.time,
+                time=new if as_spelled([existing], [part.time]) == (part.time,) else part.time,
             )
             for part in self._parts
         ]

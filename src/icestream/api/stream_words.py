@@ -23,9 +23,9 @@ from icestream.api.column_text import sql_text
 from icestream.api.event_joins import (
     Within,
     bounds_of,
+    compared,
     condition_on,
     deferred,
-    equal_columns,
     kind_of_join,
     matched,
     may_defer,
@@ -74,8 +74,8 @@ class StreamWords(ColumnWords):
         if length is not None and length < 0:
             msg = f"within must not be negative; got {within!r}"
             raise DefinitionError(msg)
-        names = column_names(keys, "dropDuplicates") or tuple(events.columns)
-        events._check_columns(names, "dropDuplicates")
+        named = column_names(keys, "dropDuplicates") or tuple(events.columns)
+        names = events._columns_named(named, "dropDuplicates")
         operator = FirstEvents(events._node.payload, length)
         text = "first events" if length is None else f"first events within {length}"
         return events.groupApply(
@@ -137,8 +137,7 @@ class StreamWords(ColumnWords):
         if events._node.scope is not None:
             msg = "over works on whole streams, not inside groupApply: name the keys in partitionBy"
             raise DefinitionError(msg)
-        names = column_names(partitionBy, "partitionBy")
-        events._check_columns(names, "over")
+        names = events._columns_named(column_names(partitionBy, "partitionBy"), "over")
         for name in names:
             check_comparable([events._node.payload.field(name)])
         if any(isinstance(each, Joined) for each in upstream(events._node)):
@@ -177,15 +176,15 @@ class StreamWords(ColumnWords):
             ... ).columns
             ['agent', 'busyTime']
         """
-        names = column_names(keys, "groupApply")
+        named = column_names(keys, "groupApply")
         given: object = apply
         if not callable(given):
             msg = f"groupApply takes keys and a function of the events of a group; got {given!r}"
             raise DefinitionError(msg)
         streams = self.events()._together(others, "groupApply")
         outer = streams[0]._node.scope
-        for stream in streams:
-            stream._check_columns(names, "groupApply")
+        names = streams[0]._columns_named(named, "groupApply")
+        streams = [stream._renamed(names, "groupApply") for stream in streams]
         for name in names:
             check_comparable([stream._node.payload.field(name) for stream in streams])
         around = outer.keys if outer is not None else ()
@@ -249,7 +248,9 @@ class StreamWords(ColumnWords):
         mine, theirs = self.events(), other.events() if isinstance(other, StreamWords) else other
         streams = mine._together([theirs], "join")
         where = condition_on(streams, where)
-        on = None if on is None else equal_columns(on)
+        if on is not None:
+            streams, on = compared(streams, on)
+            mine, theirs = streams
         kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)
         defer = defers(onPressure, spilling, possible=may_defer(streams, on))
         spills = Spilling(**spilling) if defer else None

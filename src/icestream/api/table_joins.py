@@ -17,7 +17,7 @@ import xxhash
 from pyspark.sql import DataFrame
 
 from icestream.api.event_joins import kind_of_join
-from icestream.api.words import quoted
+from icestream.api.words import as_spelled, quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.table_lookup import TableLookup
@@ -44,7 +44,14 @@ def beside_table(
         raise DefinitionError(msg)
     rows = _rows(batch)
     equal = [on] if isinstance(on, str) else list(on)
-    pairs = [(each, each) if isinstance(each, str) else tuple(each) for each in equal]
+    alone = [each for each in equal if isinstance(each, str)]
+    shown = {name.lower(): name for name in as_spelled(alone, events.columns)}
+    rows = rows.rename_columns([shown.get(name.lower(), name) for name in rows.schema.names])
+    given = [(each, each) if isinstance(each, str) else tuple(each) for each in equal]
+    both = events.columns, rows.schema.names
+    pairs = [
+        tuple(as_spelled([n], c)[0] for n, c in zip(each, both, strict=True)) for each in given
+    ]
     mine, theirs = (tuple(names) for names in zip(*pairs, strict=True))
     for names, columns in ((mine, events.columns), (theirs, rows.schema.names)):
         unknown = [name for name in names if name not in columns]

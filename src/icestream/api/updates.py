@@ -22,7 +22,7 @@ from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult, built, common_columns
 from icestream.api.update_windows import UpdateWindowed, unchanged
-from icestream.api.words import ColumnWords, resolving, spark_columns
+from icestream.api.words import ColumnWords, as_spelled, resolving, spark_columns
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -319,10 +319,11 @@ def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
 
 def key_names(stream: Stream, keys: Sequence[Column | str]) -> tuple[str, ...]:
     """Return the names of the columns of an update key; DefinitionError for computed ones."""
-    frame, names = stream._parts[0].frame, []
+    frame = stream._parts[0].frame
+    names: list[str] = []
     for key in keys:
         if isinstance(key, str):
-            names.append(key)
+            names += as_spelled([key], frame.columns)
             continue
         with resolving(frame.columns):
             chosen = _identities(frame.select(key))

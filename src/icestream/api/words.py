@@ -4,8 +4,9 @@ Idea: everything that has columns can `select`; the other words about columns fo
 that they mean the same everywhere. Columns are SQL text or Spark's columns. A word that a class
 does not have names the one to use.
 
-Invariant: the same words give the same columns on every class
-(`test_every_class_has_the_same_words`).
+Invariants:
+1. The same words give the same columns on every class (`test_every_class_has_the_same_words`).
+2. Names are found whatever their case, as in Spark (`test_names_are_found_in_any_case`).
 """
 
 # The names are those of PySpark's DataFrames.
@@ -145,9 +146,13 @@ class ColumnWords(PySparkWords):
             >>> kpis.withColumns({"twice": "count * 2"}).columns
             ['window', 'serviceId', 'count', 'twice']
         """
-        names = dict.fromkeys([*self.columns, *colsMap])
+        columns = self.columns
+        made = dict(zip(as_spelled([*colsMap], columns), colsMap.items(), strict=True))
         return self.select(
-            *(_named(colsMap[name], name) if name in colsMap else quoted(name) for name in names)
+            *(
+                _named(made[name][1], made[name][0]) if name in made else quoted(name)
+                for name in dict.fromkeys([*columns, *made])
+            )
         )
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:
@@ -158,20 +163,23 @@ class ColumnWords(PySparkWords):
             ['window', 'serviceId', 'calls']
         """
         names = self.columns
+        (found,) = as_spelled([existing], names)
         return self.select(
-            *(_named(quoted(name), new) if name == existing else quoted(name) for name in names)
+            *(_named(quoted(name), new) if name == found else quoted(name) for name in names)
         )
 
-    def drop(self, *cols: str) -> Self:
+    def drop(self, *cols: Column | str) -> Self:
         """Leave columns out; names that do not exist are ignored, as in PySpark.
 
         Examples:
             >>> kpis.drop("window").columns
             ['serviceId', 'count']
         """
-        left = [quoted(name) for name in self.columns if name not in cols]
+        names = column_names(cols, "drop")
+        gone = as_spelled(names, self.columns)
+        left = [quoted(name) for name in self.columns if name not in gone]
         if not left:
-            msg = f"drop({', '.join(map(repr, cols))}) leaves no column"
+            msg = f"drop({', '.join(map(repr, names))}) leaves no column"
             raise DefinitionError(msg)
         return self.select(*left)
 
@@ -205,6 +213,12 @@ def column_names(given: object, word: str) -> tuple[str, ...]:
         msg = f"{word} takes names of columns; got {given!r}"
         raise DefinitionError(msg)
     return tuple(name for each in given for name in column_names(each, word))
+
+
+def as_spelled(names: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
+    """Return names as the columns are spelled, whose case may be another; others as they are."""
+    spelled = {name.lower(): name for name in columns}
+    return tuple(n if n in columns else spelled.get(n.lower(), n) for n in names)
 
 
 @contextmanager

@@ -188,7 +188,8 @@ def watched_rows(place: Path) -> tuple[Sequence[str], list[Sequence[Any]]]:
     if (place / COMMITS).exists():
         held = list(now_rows(str(place)))
         return list(held[0]) if held else [], [list(each.values()) for each in held]
-    table = ds.dataset(place, format="parquet", exclude_invalid_files=True).to_table()
+    parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    table = ds.dataset(place, format=parquet, exclude_invalid_files=True).to_table()
     return table.column_names, [list(each.values()) for each in table.to_pylist()]
 
 

@@ -334,7 +334,8 @@ class LocalFiles:
                 raise refusal from error
 
     def list(self, folder: str) -> list[str]:
-        with _refusals_named(folder), contextlib.suppress(FileNotFoundError):
+        missing = (FileNotFoundError, NotADirectoryError)
+        with _refusals_named(folder), contextlib.suppress(*missing):
             return sorted(name for name in os.listdir(folder) if not name.startswith("."))
         return []
 

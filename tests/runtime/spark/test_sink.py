@@ -122,8 +122,9 @@ def test_a_table_is_made_at_once_and_appended_to(
 
 
 def test_formats_say_what_they_miss(spark: SparkSession) -> None:
-    with pytest.raises(DefinitionError, match=r"'parquet' needs \.option\('path'"):
-        sink_of(spark, "parquet", {})
+    for kind in ("parquet", "delta", "iceberg"):
+        with pytest.raises(DefinitionError, match=rf"'{kind}' needs \.option\('path'"):
+            sink_of(spark, kind, {})
     with pytest.raises(DefinitionError, match="'memory' needs"):
         sink_of(spark, "memory", {})
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from icestream.commands.sql_shell import watched_rows
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.runtime.tables import writer as table_writer
 from icestream.runtime.tables.append_table import AppendTable
@@ -237,6 +239,18 @@ def test_only_columns_that_repeat_get_dictionaries(tmp_path: Path) -> None:
     group = pq.read_metadata(file.location).row_group(0)
     assert [group.column(place).has_dictionary_page for place in range(2)] == [False, True]
     assert read_back(file, rows.schema).equals(rows)
+
+
+def test_instants_of_any_year_come_back_from_sparks_oldest_format(tmp_path: Path) -> None:
+    years = [datetime(year, 3, 1, 12, 0, 0, 1, tzinfo=UTC) for year in (1, 1582, 1969, 2262, 9999)]
+    rows = pa.table({"time": pa.array(years, TIME)})
+    layout = TableLayout(0, WRITER, str(tmp_path), rows.schema, int96=True)
+    writing = TableWriter(layout, lambda number: f"file-{number}")
+    writing.write(rows)
+    (file,) = writing.finish()
+    assert read_back(file, rows.schema).equals(rows)
+    shown = watched_rows(tmp_path)[1]
+    assert [each.replace(tzinfo=UTC) for (each,) in shown] == years
 
 
 def test_a_task_starts_another_file_at_the_target_size(

@@ -20,6 +20,7 @@ import numpy as np
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
+from icestream.core.units import format_interval
 
 
 class Lifetime(ABC):
@@ -80,7 +81,8 @@ class Shifted(Lifetime):
     def __post_init__(self) -> None:
         """Refuse to shift into the past."""
         if self.by < 0:
-            msg = f"lifetimes cannot be shifted into the past, by {self.by}; shift the other stream"
+            by = format_interval(self.by)
+            msg = f"lifetimes cannot be shifted into the past, by {by}; shift the other stream"
             raise DefinitionError(msg)
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:

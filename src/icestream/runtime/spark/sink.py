@@ -60,6 +60,9 @@ from icestream.state.versions.table_files import TableFile
 #: formats that Spark's file sink writes
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
 
+#: formats of tables with a log of their own
+_LAKES = ("delta", "iceberg")
+
 #: times that a table is read which others replace meanwhile
 _TRIES = 3
 
@@ -490,10 +493,10 @@ def make_sink(
 
     `files` returns the storage of a table, and `storage` are the options of an object store.
     """
+    if kind in (*FILE_FORMATS, *_LAKES) and "path" not in options:
+        msg = f"format {kind!r} needs .option('path', ...) or .start(path)"
+        raise DefinitionError(msg)
     if kind in FILE_FORMATS:
-        if "path" not in options:
-            msg = f"format {kind!r} needs .option('path', ...) or .start(path)"
-            raise DefinitionError(msg)
         path = options["path"]
         return FileSink(spark, kind, path, partition_by, options, schema, identity(), view, files)
     if kind == "console":
@@ -506,7 +509,7 @@ def make_sink(
         return MemorySink(spark, name, schema)
     if kind == "noop":
         return NoSink()
-    if kind not in ("delta", "iceberg"):
+    if kind not in _LAKES:
         _check_format(spark, kind)
         return WriterSink(kind, "", options)
     target = TableTarget(identity(), view, partition_by, options, files)
@@ -534,7 +537,7 @@ def _lake_table(
 ) -> PickingTable | None:
     """Return a Delta or Iceberg table that tasks can write; None if Spark's own writer must."""
     options = target.options
-    if "path" not in options or (kind == "iceberg" and not uses_catalog(options)):
+    if kind == "iceberg" and not uses_catalog(options):
         return None
     place, columns = options["path"], to_arrow_schema(schema)
     if kind == "iceberg":

@@ -198,7 +198,7 @@ class TableWriter:
 def read_back(file: TableFile, schema: pa.Schema, files: Files | None = None) -> pa.Table:
     """Return the rows of a file with all columns of its table, also with those added later."""
     with OpenTableFile(files or table_storage(file.table), file.location) as opened:
-        stored = pq.ParquetFile(opened)
+        stored = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         found, marks = stored.read(), stored.metadata.metadata or {}
     for name, value in file.values.items():
         found = found.append_column(name, pa.array([value] * found.num_rows, pa.string()))
