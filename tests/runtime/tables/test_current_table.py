@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +16,9 @@ import pytest
 from icestream.core.errors import CheckpointError, DamageError, DefinitionError, StorageError
 from icestream.runtime.tables import current_table
 from icestream.runtime.tables.current_table import CurrentTable
+from icestream.runtime.tables.table_manifest import TableRun
 from icestream.state.files import LocalFiles
+from icestream.state.versions.sealed import sealed
 
 ROWS = pa.schema(
     [
@@ -98,6 +103,132 @@ def test_bounded_one_range_of_keys_is_in_memory(tmp_path: Path) -> None:
     sizes = [part.num_rows for part in table.read(0)]
     assert sum(sizes) == 7200
     assert max(sizes) < 1200
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bounded_bytes_are_written_again(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = 0
+    write = CurrentTable._write
+
+    def counted(table: CurrentTable, rows: pa.Table, first: int = 0) -> TableRun:
+        nonlocal written
+        written += rows.num_rows
+        return write(table, rows, first)
+
+    monkeypatch.setattr(CurrentTable, "_write", counted)
+    dice, table, brought, n = Random(seed), opened(tmp_path, 50_000, 4), 0, 0
+    expected: dict[str, int] = {}
+    # a large table, of which later versions change a few rows, or many again
+    for version in range(120):
+        count = 3000 if version < 5 or dice.random() < 0.02 else dice.choice([1, 2, 20, 90])
+        keys = [f"{dice.randrange(20_000)}" for _ in range(count)]
+        gone = dice.random() < 0.2
+        rows: list[dict[str, Any]] = [
+            {"change": -1 if gone else 1, "k": key, "n": n, "names": []}
+            for n, key in enumerate(dict.fromkeys(keys), n)
+        ]
+        n += len(rows)
+        brought += len(rows)
+        expected.update((row["k"], row["n"]) for row in rows)
+        if gone:
+            expected = {key: expected[key] for key in expected.keys() - {*keys}}
+        table.apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+        manifest = table.manifest()
+        assert manifest is not None
+        assert len(manifest.runs) <= 4 + 12
+        # a run, merges with others, and one with the parts
+        assert written <= (1 + 2 + 3) * brought
+    assert content(table) == {(key, number, ()): 1 for key, number in expected.items()}
+
+
+def test_what_is_deleted_stays_deleted_while_runs_are_merged(tmp_path: Path) -> None:
+    table = opened(tmp_path, runs=2)
+
+    def apply(version: int, change: int, *keys: str) -> None:
+        rows = [{"change": change, "k": key, "n": version, "names": []} for key in keys]
+        table.apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+
+    for version in range(3):
+        apply(version, 1, *(f"key{n}" for n in range(500)))
+    manifest = table.manifest()
+    assert manifest is not None
+    parts = manifest.parts
+    for version in range(3, 12):
+        apply(version, -1 if version % 3 else 1, "key0", f"key{version}")
+    manifest = table.manifest()
+    assert manifest is not None
+    assert manifest.parts == parts
+    assert len(manifest.runs) <= 4
+    rows = Counter(key for key, _, _ in content(table).elements())
+    gone = {"key0", *(f"key{version}" for version in range(3, 12) if version % 3)}
+    assert rows == Counter({f"key{n}" for n in range(500)} - gone)
+
+
+def test_a_crash_amid_a_merge_leaves_the_table_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = CurrentTable._write
+    expected: dict[str, int] = {}
+    dice = Random(7)
+    for version in range(30):
+        count = 300 if version < 4 else 5
+        keys = [*dict.fromkeys(f"{dice.randrange(900)}" for _ in range(count))]
+        rows = [{"change": 1, "k": key, "n": version, "names": []} for key in keys]
+        batch = [pa.Table.from_pylist(rows, ROWS)]
+        left = dice.randrange(4)
+
+        def crashes(table: CurrentTable, rows: pa.Table, first: int = 0) -> TableRun:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return write(table, rows, first)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CurrentTable, "_write", crashes)
+            with suppress(KeyboardInterrupt):
+                opened(tmp_path, 2000).apply(version, batch, ROWS, ["k"])
+        if left < 0:
+            assert content(opened(tmp_path)) == {(k, n, ()): 1 for k, n in expected.items()}
+        opened(tmp_path, 2000).apply(version, batch, ROWS, ["k"])
+        expected |= dict.fromkeys(keys, version)
+        assert content(opened(tmp_path)) == {(k, n, ()): 1 for k, n in expected.items()}
+
+
+def test_duckdb_reads_the_files_of_the_newest_manifest(tmp_path: Path) -> None:
+    guide = Path("docs/guide/now.md").read_text()
+    begin, end = guide.index("SET VARIABLE folder"), guide.index("AND change > 0") + 14
+    statements = guide[begin:end].replace("chk/busy/icestream/now/0", str(tmp_path))
+    dice = Random(3)
+    for version in range(1, 30):
+        rows = pa.Table.from_pylist(changed(dice, 60), ROWS)
+        opened(tmp_path).apply(version, [rows], ROWS, ["k"])
+        expected = content(opened(tmp_path))
+        with duckdb.connect() as database:
+            found = database.execute(statements)
+            names = [column[0] for column in found.description]
+            rows_there = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        there = ((row["k"], row["n"], tuple(row["names"] or ())) for row in rows_there)
+        assert Counter(there) == expected
+
+
+def test_a_table_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    for version in range(1, 7):
+        rows = [{"change": 1, "k": f"key{version}", "n": version, "names": []}]
+        opened(tmp_path).apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+    newest = opened(tmp_path).manifest()
+    assert newest is not None
+    assert newest.runs
+    assert newest.parts
+    body = json.loads((tmp_path / newest.name).read_bytes().partition(b"\n")[0])
+    body["runs"] = [name for _, name, _ in body["runs"]]
+    body["parts"] = [each[:2] for each in body["parts"]]
+    (tmp_path / newest.name).write_bytes(sealed(body))
+    assert content(opened(tmp_path)) == {(f"key{n}", n, ()): 1 for n in range(1, 7)}
+    opened(tmp_path).apply(7, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+    assert content(opened(tmp_path)) == {(f"key{n}", n, ()): 1 for n in range(1, 7)}
 
 
 def test_a_merge_opens_runs_once_and_reads_their_rows_about_once(

@@ -165,11 +165,13 @@ def current_frame(
     """Return the rows that a sink of mode `now` holds: a copy, because the table moves on."""
     for tries in range(_TRIES):
         manifest = table.manifest()
-        readers = []
+        readers: list[Callable[[], Iterator[pa.Table]]] = []
         if manifest is not None:
-            now = SystemClock().now()
-            ranges = table.ranges(manifest)
-            readers = [partial(_one, table.rows, manifest, now, *each) for each in ranges]
+            now, ranges = SystemClock().now(), table.ranges(manifest)
+            # a task opens a file once, however many ranges it reads
+            share = -(-len(ranges) // spark.sparkContext.defaultParallelism)
+            parts = (ranges[at : at + share] for at in range(0, len(ranges), share))
+            readers = [partial(table.rows, manifest, now, each) for each in parts]
         try:
             return shape(_frame(spark, readers, schema)).localCheckpoint()
         except PySparkException:

@@ -1,12 +1,13 @@
 """The table of the rows that hold, by key: what mode `now` keeps in the checkpoint, in Parquet.
 
 Idea: every version adds one sorted *run* with the rows of the keys that it changed; the newest rows
-of a key count, and a negative change deletes it. After a few runs they are merged into *parts*,
-each a range of keys that fits into memory. A manifest names the runs and parts of a version; it is
-created exclusively, so a version is applied once, whoever delivers it, and a reader sees a whole
-version, from any process.
+of a key count, and a negative change deletes it. Of too many runs, the newest ones of similar size
+become one, as in a log-structured merge tree; once they have half the bytes of the *parts*, each a
+range of keys that fits into memory, all are merged with these. A manifest names the runs and parts
+of a version; it is created exclusively, so a version is applied once, whoever delivers it, and a
+reader sees a whole version, from any process.
 
-    now/0/manifest-0000000000007  {"version": 7, "runs": [...], "parts": [[first, file], ...]}
+    now/0/manifest-0000000000007  {"version": 7, "runs": [[first, file, bytes], ...], "parts": ...}
     now/0/part-...parquet         _high, _low: the key; _version; change; the columns of the rows
 
 The name of such a file ends with the checksum of its bytes; the manifest is sealed as a commit.
@@ -27,19 +28,20 @@ Invariants:
 6. A file with another byte than was written is damage that is named
    (`test_a_damaged_file_of_a_table_is_named`); files of earlier releases have no checksums.
 
-Cost: a row is written once in a run, and again in each merge of its range: one comes after `RUNS`
-versions and rewrites the ranges that they touched.
+Cost: a byte is written once in a run. A merge of runs at least doubles each of them but the newest,
+so it takes part in 1 + log2(bytes of runs / bytes of its run) of them at most, and few in practice.
+A merge with parts writes three bytes for each of the runs (`test_bounded_bytes_are_written_again`).
 
-Limits: the driver merges, one range after the other. Files stay until the second merge after that
-which replaced them; a reader that takes longer gets a StorageError and reads again.
+Limits: the driver merges, one range after the other. Files stay until the first merge that comes
+`RUNS` / 4 versions later; a reader that takes longer gets a StorageError and reads again. In object
+stores, the files that are open are in memory: one for each run.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -56,16 +58,24 @@ from icestream.core.errors import DamageError, DefinitionError, StorageError
 from icestream.core.times import Micros
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.sorted_changes import order_of
+from icestream.runtime.tables.table_manifest import (
+    MANIFEST,
+    Manifest,
+    TableRun,
+    manifest_name,
+    runs_of,
+)
 from icestream.state.files import Files, write_file
 from icestream.state.keys import KeyCodec
-from icestream.state.versions.sealed import FORMAT, opened, sealed
 
 #: folder of the tables in a checkpoint
 NOW = "now"
-#: runs that are merged with the parts
-RUNS = 8
-#: bytes of rows that are in memory at a time
+#: runs that there are before some are merged
+RUNS = 16
+#: bytes of rows that are in memory at a time, and of each run that is being written
 PART_BYTES = 32 << 20
+#: runs that are written at a time
+_AT_ONCE = 2
 _ROWS_AT_ONCE = 16_384
 _HIGH, _LOW, _VERSION = "_high", "_low", "_version"
 _END = 1 << 64
@@ -77,58 +87,6 @@ _HEAD = (
     pa.field(_VERSION, pa.int64(), nullable=False),
     pa.field(CHANGE, pa.int32(), nullable=False),
 )
-
-
-_MANIFEST = "manifest-"
-
-
-def _manifest_name(version: int) -> str:
-    return f"{_MANIFEST}{version:013d}"
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The files of one version of a table."""
-
-    version: int
-    #: columns of the rows
-    schema: pa.Schema
-    key: tuple[str, ...]
-    #: names of files, oldest first
-    runs: tuple[str, ...] = ()
-    #: first key of a range and the name of its file, ascending
-    parts: tuple[tuple[int, str], ...] = ()
-    #: column with the time of the update that a row answers; None if rows have no age
-    updated: str | None = None
-
-    @property
-    def name(self) -> str:
-        return _manifest_name(self.version)
-
-    @property
-    def names(self) -> set[str]:
-        return {*self.runs, *(name for _, name in self.parts)}
-
-    def to_bytes(self) -> bytes:
-        schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
-        return sealed({**self.__dict__, "schema": schema})
-
-    @classmethod
-    def from_bytes(cls, path: str, data: bytes) -> Manifest:
-        """Return what is written in a file; DamageError if it was changed since."""
-        # earlier releases wrote many lines without a seal
-        is_sealed = not data.startswith(b"{\n")
-        found: dict[str, Any] = opened(path, data, range(FORMAT)) if is_sealed else json.loads(data)
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
-        parts = tuple((first, name) for first, name in found["parts"])
-        return cls(
-            found["version"],
-            schema,
-            tuple(found["key"]),
-            tuple(found["runs"]),
-            parts,
-            found.get("updated"),
-        )
 
 
 @dataclass(frozen=True)
@@ -153,8 +111,8 @@ class CurrentTable:
     def manifest(self, version: int = 1 << 40) -> Manifest | None:
         """Return the last manifest up to a version; None if there is none yet."""
         while True:
-            limit = _manifest_name(version)
-            names = [each for each in self.files.list(self.folder) if _MANIFEST < each <= limit]
+            limit = manifest_name(version)
+            names = [each for each in self.files.list(self.folder) if MANIFEST < each <= limit]
             if not names:
                 return None
             path = f"{self.folder}/{max(names)}"
@@ -180,7 +138,7 @@ class CurrentTable:
                 "with a new checkpoint"
             )
             raise StorageError(msg)
-        gone = [each for each in there if each.startswith(_MANIFEST) and each > older.name]
+        gone = [each for each in there if each.startswith(MANIFEST) and each > older.name]
         self.files.unlink(*(f"{self.folder}/{name}" for name in gone))
 
     def apply(
@@ -208,16 +166,13 @@ class CurrentTable:
         before = last or Manifest(-1, payload, tuple(key), updated=updated)
         # a query that has changed brings rows with other columns
         before = replace(before, schema=payload)
-        written = [self._write(run) for run in self._sorted_runs(version, rows, before)]
+        written = self._written(version, rows, before)
         if not written and last is not None:
             return
-        after = replace(before, version=version, runs=(*before.runs, *written))
-        if len(after.runs) > self.runs:
-            after = self._merged(after)
-        if not self.files.put(f"{self.folder}/{after.name}", after.to_bytes()):
-            return
-        if last is not None and not after.runs:
-            self._sweep(last, after)
+        added = replace(before, version=version, runs=(*before.runs, *written))
+        after = self._merged(added)
+        if self.files.put(f"{self.folder}/{after.name}", after.to_bytes()) and after is not added:
+            self._sweep(max(2, self.runs // 4))
 
     def keep(self, version: int, chosen: Callable[[pa.Table], pa.Array]) -> int:
         """Keep only rows that are chosen, and no files of earlier versions; return how many left.
@@ -227,7 +182,7 @@ class CurrentTable:
         last = self.manifest()
         if last is None:
             return 0
-        parts: list[tuple[int, str]] = []
+        parts: list[TableRun] = []
         gone = 0
         opened = _OpenFiles(self)
         for first, end in self.ranges(last, opened):
@@ -235,19 +190,20 @@ class CurrentTable:
             left = rows.filter(chosen(rows))
             gone += rows.num_rows - left.num_rows
             if left.num_rows or not parts:
-                parts.append((first if parts else 0, self._write(left)))
+                parts.append(self._write(left, first if parts else 0))
         after = replace(last, version=version, runs=(), parts=tuple(parts))
         self.files.put(f"{self.folder}/{after.name}", after.to_bytes())
-        self._sweep(after, after)
+        self._sweep(1)
         self.files.sync_folder(self.folder)
         return gone
 
     def ranges(self, manifest: Manifest, opened: _OpenFiles | None = None) -> list[tuple[int, int]]:
         """Return ranges of keys whose rows fit into memory."""
         files = opened or _OpenFiles(self)
-        starts = [first for first, _ in manifest.parts] or [0]
-        share = sum(files.size(name) for name in manifest.runs) // len(starts)
-        sizes = [_OpenFiles(self).size(name) for _, name in manifest.parts] or [0]
+        starts = [each.first for each in manifest.parts] or [0]
+        share = sum(each.bytes or files.size(each.name) for each in manifest.runs) // len(starts)
+        unknown = _OpenFiles(self)
+        sizes = [each.bytes or unknown.size(each.name) for each in manifest.parts] or [0]
         found = []
         for first, end, size in zip(starts, [*starts[1:], _END], sizes, strict=True):
             pieces = 1 + (size + share) // self.part_bytes
@@ -256,28 +212,22 @@ class CurrentTable:
         return found
 
     def rows(
-        self,
-        manifest: Manifest,
-        now: Micros,
-        first: int = 0,
-        end: int = _END,
-        opened: _OpenFiles | None = None,
-    ) -> pa.Table:
-        """Return the rows of a range of keys, with their age `now` if they have one."""
-        files = opened or _OpenFiles(self)
-        rows = self._live(manifest, first, end, files).select(manifest.schema.names)
-        if manifest.updated is None:
-            return rows
-        updated = rows.column(manifest.updated).cast(pa.timestamp("us")).cast(pa.int64())
-        return rows.append_column(AGE, pc.divide(pc.subtract(now, updated), 1e6))
+        self, manifest: Manifest, now: Micros, ranges: Sequence[tuple[int, int]]
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of each range of keys, with their age `now` if they have one."""
+        opened = _OpenFiles(self)
+        for first, end in ranges:
+            rows = self._live(manifest, first, end, opened).select(manifest.schema.names)
+            if manifest.updated is not None:
+                updated = rows.column(manifest.updated).cast(pa.timestamp("us")).cast(pa.int64())
+                rows = rows.append_column(AGE, pc.divide(pc.subtract(now, updated), 1e6))
+            yield rows
 
     def read(self, now: Micros) -> Iterator[pa.Table]:
         """Yield all rows of the last version, a range of keys at a time."""
         manifest = self.manifest()
         if manifest is not None:
-            opened = _OpenFiles(self)
-            for first, end in self.ranges(manifest, opened):
-                yield self.rows(manifest, now, first, end, opened)
+            yield from self.rows(manifest, now, self.ranges(manifest))
 
     def check(self, name: str) -> None:
         """Check a file of the table; DamageError if it is missing or damaged."""
@@ -289,18 +239,33 @@ class CurrentTable:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def _sorted_runs(
+    def _written(
         self, version: int, rows: Iterable[pa.Table], manifest: Manifest
-    ) -> Iterator[pa.Table]:
-        """Yield what a version changed, as many rows at a time as fit into memory."""
+    ) -> list[TableRun]:
+        """Write what a version changed in sorted runs, of as many rows as fit into memory."""
+        written: list[Future[TableRun]] = []
+
+        def write(held: Sequence[pa.Table]) -> TableRun:
+            return self._write(self._run(version, held, manifest))
+
+        # the cores of the driver are idle, and files wait for the disk
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for held in self._portions(rows):
+                if len(written) >= _AT_ONCE:
+                    written[-_AT_ONCE].result()
+                written.append(pool.submit(write, held))
+        return [each.result() for each in written]
+
+    def _portions(self, rows: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+        """Yield rows that fit into memory together."""
         held: list[pa.Table] = []
         for table in rows:
             held.append(table)
             if sum(each.nbytes for each in held) > self.part_bytes:
-                yield self._run(version, held, manifest)
+                yield held
                 held = []
         if sum(each.num_rows for each in held):
-            yield self._run(version, held, manifest)
+            yield held
 
     def _run(self, version: int, tables: Sequence[pa.Table], manifest: Manifest) -> pa.Table:
         together = pa.concat_tables(tables).combine_chunks()
@@ -324,8 +289,8 @@ class CurrentTable:
         whole = pa.Table.from_arrays(columns, schema=pa.schema([*_HEAD, *payload.schema]))
         return whole.take(pa.array(order))
 
-    def _write(self, rows: pa.Table) -> str:
-        """Write a file durably; return its name."""
+    def _write(self, rows: pa.Table, first: int = 0) -> TableRun:
+        """Write a file with the rows from a key on, durably."""
         out = pa.BufferOutputStream()
         # a dictionary for each few rows costs more time than it saves space
         options: dict[str, Any] = {"use_dictionary": False, "write_statistics": [_HIGH]}
@@ -334,53 +299,58 @@ class CurrentTable:
         name = f"part-{uuid.uuid4()}.{xxhash.xxh3_64_hexdigest(data)}.parquet"
         write_file(self.files, f"{self.folder}/{name}", data)
         self.files.sync_folder(self.folder)
-        return name
+        return TableRun(first, name, rows.nbytes)
 
-    def _sweep(self, last: Manifest, after: Manifest) -> None:
-        """Remove files that neither this version nor the one before it names, as readers use it."""
-        kept = last.names | after.names
-        kept |= {last.name, after.name}
-        gone = [name for name in self.files.list(self.folder) if name not in kept]
-        self.files.unlink(*(f"{self.folder}/{name}" for name in gone))
+    def _sweep(self, kept: int) -> None:
+        """Remove all files but those that the newest manifests name, as readers use them."""
+        there = self.files.list(self.folder)
+        named: set[str] = set()
+        for manifest in sorted(each for each in there if each.startswith(MANIFEST))[-kept:]:
+            path = f"{self.folder}/{manifest}"
+            named |= {manifest, *Manifest.from_bytes(path, self.files.read(path)).names}
+        self.files.unlink(*(f"{self.folder}/{name}" for name in there if name not in named))
 
     def _merged(self, manifest: Manifest) -> Manifest:
-        """Merge the runs with the parts; ranges that no run touches stay as they are."""
-        parts: list[tuple[int, str]] = []
-        known, opened = dict(manifest.parts), _OpenFiles(self)
+        """Merge runs if there are too many: all with the parts, or the newest with each other."""
+        runs = runs_of(manifest.runs)
+        if len(runs) <= self.runs:
+            return manifest
+        sizes = [sum(file.bytes for file in run) for run in runs]
+        if 2 * sum(sizes) >= sum(part.bytes for part in manifest.parts):
+            return replace(manifest, runs=(), parts=self._rewritten(manifest))
+        count = _similar(sizes)
+        if count == 1:
+            return manifest
+        newest = tuple(file for run in runs[-count:] for file in run)
+        merged = self._rewritten(replace(manifest, runs=newest, parts=()), deleted=True)
+        return replace(manifest, runs=(*manifest.runs[: -len(newest)], *merged))
+
+    def _rewritten(self, manifest: Manifest, *, deleted: bool = False) -> tuple[TableRun, ...]:
+        """Write the newest rows of each key; ranges that no run touches stay as they are.
+
+        What says that a key is deleted is needed unless all runs and parts are merged.
+        """
+        written: list[TableRun] = []
+        known, opened = {part.first: part for part in manifest.parts}, _OpenFiles(self)
         for first, end in self.ranges(manifest, opened):
-            fresh = any(len(opened.rows(name, first, end)) for name in manifest.runs)
+            fresh = opened.found(manifest.runs, first, end)
             whole = first in known and end in {*known, _END}
-            if not fresh and whole:
-                parts.append((first, known[first]))
+            if whole and not any(map(len, fresh)):
+                written.append(known[first])
                 continue
-            rows = self._live(manifest, first, end, opened)
-            if rows.num_rows or not parts:
-                parts.append((first if parts else 0, self._write(rows)))
-        return replace(manifest, runs=(), parts=tuple(parts))
+            stored = opened.found(manifest.parts, first, end)
+            rows = _newest(manifest.schema, [*stored, *fresh])
+            rows = rows if deleted else _without_deleted(rows)
+            if rows.num_rows or not written:
+                written.append(self._write(rows, first if written else 0))
+        return tuple(written)
 
     # -- reading ---------------------------------------------------------------------------
 
     def _live(self, manifest: Manifest, first: int, end: int, opened: _OpenFiles) -> pa.Table:
         """Return the newest rows of each key of a range, without deleted keys."""
-        starts = [each for each, _ in manifest.parts]
-        inside = [
-            name
-            for (start, name), stop in zip(manifest.parts, [*starts[1:], _END], strict=False)
-            if start < end and first < stop
-        ]
-        found = [opened.rows(name, first, end) for name in (*inside, *manifest.runs)]
-        schema = pa.schema([*_HEAD, *manifest.schema])
-        known = [each.select([n for n in schema.names if n in each.column_names]) for each in found]
-        rows = pa.concat_tables([schema.empty_table(), *known], promote_options="default")
-        high, low, version = (rows.column(at).to_numpy() for at in range(3))
-        order = np.lexsort((version, low, high))
-        high, low, version = high[order], low[order], version[order]
-        fresh = np.ones(len(order), dtype=np.bool_)
-        fresh[1:] = (np.diff(high) != 0) | (np.diff(low) != 0)
-        last = np.append(np.flatnonzero(fresh)[1:], len(order)) - 1
-        newest = version == version[last][np.cumsum(fresh) - 1] if len(order) else fresh
-        kept = rows.take(pa.array(order[newest]))
-        return kept.filter(pa.array(kept.column(CHANGE).to_numpy() > 0))
+        found = opened.found((*manifest.parts, *manifest.runs), first, end)
+        return _without_deleted(_newest(manifest.schema, found))
 
     def _open(self, name: str) -> pq.ParquetFile:
         path = f"{self.folder}/{name}"
@@ -396,6 +366,35 @@ class CurrentTable:
             raise DamageError(path, f"it is no file of Parquet ({error})") from error
 
 
+def _similar(sizes: Sequence[int]) -> int:
+    """Return how many of the newest runs to merge: no older one is larger than all newer ones."""
+    count, total = 1, sizes[-1]
+    while count < len(sizes) and sizes[-1 - count] <= total:
+        total += sizes[-1 - count]
+        count += 1
+    return count
+
+
+def _newest(schema: pa.Schema, found: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of the newest version of each key, in the order of keys."""
+    whole = pa.schema([*_HEAD, *schema])
+    known = [each.select([n for n in whole.names if n in each.column_names]) for each in found]
+    rows = pa.concat_tables([whole.empty_table(), *known], promote_options="default")
+    high, low, version = (rows.column(at).to_numpy() for at in range(3))
+    order = np.lexsort((version, low, high))
+    high, low, version = high[order], low[order], version[order]
+    fresh = np.ones(len(order), dtype=np.bool_)
+    fresh[1:] = (np.diff(high) != 0) | (np.diff(low) != 0)
+    last = np.append(np.flatnonzero(fresh)[1:], len(order)) - 1
+    newest = version == version[last][np.cumsum(fresh) - 1] if len(order) else fresh
+    return rows.take(pa.array(order[newest]))
+
+
+def _without_deleted(rows: pa.Table) -> pa.Table:
+    stays = rows.column(CHANGE).to_numpy() > 0
+    return rows if stays.all() else rows.filter(pa.array(stays))
+
+
 class _OpenFiles:
     """Files of a table from which ranges of keys are read, in their order.
 
@@ -409,7 +408,17 @@ class _OpenFiles:
         #: the number of the last group of rows that was read of each file, and the rows
         self._last: dict[str, tuple[int, pa.Table]] = {}
 
-    def rows(self, name: str, first: int, end: int) -> pa.Table:
+    def found(self, files: Sequence[TableRun], first: int, end: int) -> list[pa.Table]:
+        """Return the rows in a range of keys of the files of runs, or of parts."""
+        # behind the last file of a run comes one that begins at 0
+        ends = [*(each.first or _END for each in files[1:]), _END]
+        return [
+            self._rows(file.name, first, end)
+            for file, stop in zip(files, ends, strict=False)
+            if file.first < end and first < stop
+        ]
+
+    def _rows(self, name: str, first: int, end: int) -> pa.Table:
         """Return the rows of a file in a range of keys."""
         file = self._file(name)
         parts = [file.schema_arrow.empty_table()]
