@@ -277,9 +277,9 @@ def _delete_others(at: Checkpoint, commit: Commit) -> int:
 def _files_below(at: Checkpoint, folder: str) -> Iterator[str]:
     for name in at.files.list(folder):
         path = f"{folder}/{name}"
-        try:
-            below = list(_files_below(at, path))
-        except NotADirectoryError:
-            yield path
-        else:
+        below = list(_files_below(at, path))
+        # nothing is below a file, and no file has a `.`
+        if below or at.files.exists(f"{path}/."):
             yield from below
+        else:
+            yield path
