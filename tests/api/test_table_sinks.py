@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import DamageError, DefinitionError
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import VersionStore
 from tests.fixtures.parquet_feed import Feed
@@ -122,6 +122,24 @@ def test_a_checkpoint_that_moved_writes_nothing_twice(
         noted.unlink()
     shutil.move(tmp_path / "chk", tmp_path / "moved")
     run(summed(feed), lake, tmp_path / "moved")
+    assert lake.rows() == expected(feed)
+
+
+def test_no_row_is_doubled_by_a_checkpoint_that_lost_its_identity(
+    lake: Lake, feed: Feed, tmp_path: Path
+) -> None:
+    run(summed(feed), lake, tmp_path / "chk")
+    identity = tmp_path / "chk" / "icestream" / "identity.json"
+    kept = identity.read_bytes()
+    identity.unlink()
+    # what Spark noted of the last batch is lost, as by a crash after our commit
+    for noted in (tmp_path / "chk" / "spark" / "commits").glob("*2*"):
+        noted.unlink()
+    with pytest.raises(DamageError, match=r"identity\.json.*rows twice.*--clone.*from a copy"):
+        run(summed(feed), lake, tmp_path / "chk")
+    assert not identity.exists()
+    identity.write_bytes(kept)
+    run(summed(feed), lake, tmp_path / "chk")
     assert lake.rows() == expected(feed)
 
 

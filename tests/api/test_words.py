@@ -315,6 +315,25 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         ),
         "must be true or false; got 'maybe'",
     ),
+    "a key of versions that is not there": (
+        lambda s: s.events().untilNext("zz"), r"untilNext names \['zz'\]"
+    ),
+    "an option of files with letters missing": (
+        lambda s: untyped.files(
+            s._parts[0].frame.sparkSession, "none", schema="a int", maxFilePerTrigger=1
+        ),
+        "no option 'maxFilePerTrigger' of files; did you mean 'maxFilesPerTrigger'",
+    ),
+    "windows as text": (
+        lambda s: s.window("1 second").count().writeStream.format("csv")
+        .option("checkpointLocation", "c").start("none"),
+        r"'csv' has no column for 'window'.*select\('window.start', 'window.end', ...\)",
+    ),
+    "a list as text": (
+        lambda s: s.window("1 second").agg(ice.collect_list("x").alias("xs")).select("xs")
+        .writeStream.format("csv").option("checkpointLocation", "c").start("none"),
+        r"'csv' has no column for 'xs'.*to_json\(xs\)",
+    ),
     "an unknown format": (
         lambda s: (
             s.window("1 second").count().writeStream.format("parqet")
@@ -334,6 +353,25 @@ def test_mistakes_are_refused_in_one_line_without_a_stack(
         make(stream)
     assert "\n" not in str(refused.value)
     assert "Exception" not in capfd.readouterr().err
+
+
+def test_a_missing_column_of_an_aggregate_is_shown_as_it_was_written(stream: ice.Stream) -> None:
+    counted = stream.window("1 second").groupBy("k").count()
+    with pytest.raises(DefinitionError, match="no column 'cnt'") as refused:
+        counted.groupBy("k").agg(ice.sum("cnt"))
+    assert str(refused.value).splitlines()[1:] == ["  cnt", "  ^^^"]
+
+
+def test_files_are_divided_by_columns_in_any_case(stream: ice.Stream) -> None:
+    writer = stream.window("1 hour").groupBy("k").count().writeStream
+    assert writer.partitionBy("K")._partition_by == ("k",)
+
+
+def test_update_streams_are_explained(
+    stream: ice.Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream.latestBy("k").explain()
+    assert "the newest of each k" in capsys.readouterr().out
 
 
 def test_columns_of_spark_name_columns(stream: ice.Stream) -> None:

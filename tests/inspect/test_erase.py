@@ -23,6 +23,7 @@ from icestream.runtime.local import LocalQuery, Splits
 from icestream.runtime.tables.current_table import NOW, CurrentTable
 from icestream.runtime.version.settings import Settings
 from icestream.state.files import Files, LocalFiles
+from icestream.state.stores.files import StoreFiles
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.checkpoints import make
 from tests.fixtures.dataflow_plans import (
@@ -34,6 +35,7 @@ from tests.fixtures.dataflow_plans import (
     self_join,
     user_defined,
 )
+from tests.fixtures.object_store import in_memory
 from tests.fixtures.plans import QuickFiles, window_plan
 
 #: the key that is erased: a number whose bytes occur nowhere else, and a text
@@ -202,6 +204,20 @@ def test_a_batch_that_may_not_have_reached_its_sink_stops_an_erasure(tmp_path: P
         erase(Reading(root), {"key": NAME})
     (tmp_path / "spark" / "commits" / "1").touch()
     assert erase(Reading(root), {"key": NAME}).groups == 1
+
+
+def test_a_key_in_a_store_is_in_no_object_afterwards(tmp_path: Path) -> None:
+    plan, root = WINDOWS["windows"](), "s3://erased/checkpoint"
+    files = StoreFiles(copies=str(tmp_path / "copies"), connect=in_memory)
+    settings = Settings(root, str(tmp_path / "local"), 32 << 20, shards=2, codec=None)
+    query = LocalQuery(plan, settings, files, parcel_files=LocalFiles())
+    for number in range(BEFORE):
+        query.feed(events(plan, number))
+    query.close()
+    bucket = in_memory("s3://erased", ())
+    assert any(NAME.encode() in bucket.get(each).data for each in bucket.walk(""))
+    assert erase(Reading(root, files=files), {"key": NAME}).files > 0
+    assert not any(NAME.encode() in bucket.get(each).data for each in bucket.walk(""))
 
 
 def test_crash_every_step_of_an_erasure(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import Stateful
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.lifetimes.join import StreamJoin
-from icestream.plan.events import queries
+from icestream.plan.events import placement, queries
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.work.dataflow.work import check_memory
 from icestream.testing.sources import Item, StreamShape, batches_of
@@ -93,7 +93,7 @@ class TestChained(DataflowConformance):
 
     def expected(self, items: Sequence[Item]) -> list[Bag]:
         assert len(self.flow.components) == 1
-        with mock.patch.object(queries, "key_columns", return_value=None):
+        with mock.patch.object(placement, "key_columns", return_value=None):
             apart = plans.chained()
         assert len(apart.components) == 4
         return expected_rows(apart, items)
@@ -115,7 +115,7 @@ class TestAggregatesOfPairs(DataflowConformance):
 
 
 class TestAggregatesOfPairsThatStay(TestAggregatesOfPairs):
-    flow = plans.totals_of_pairs("update", ever=True)
+    flow = plans.totals_of_pairs("changes", ever=True)
     ever = True
 
 

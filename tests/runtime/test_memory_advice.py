@@ -78,7 +78,7 @@ def of_totals() -> Computation:
     totals = PlanStream.of(RATINGS).window(SECOND // 20)
     totals = totals.apply(["user", "item"], lambda item: item.agg(TOTAL))
     most = Aggregate("mode", "total", "most")
-    return dataflow(totals.apply(["user"], lambda user: user.agg(most)), "update", slack=0)
+    return dataflow(totals.apply(["user"], lambda user: user.agg(most)), "changes", slack=0)
 
 
 #: a query, events of a batch, its groups

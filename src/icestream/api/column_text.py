@@ -18,6 +18,7 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.spark.arrow_types import from_arrow_schema
 from icestream.runtime.spark.sink import no_rows
+from icestream.sql.expressions.compile import parse
 
 
 def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
@@ -52,6 +53,9 @@ def aggregates_over(
     """
     found = [[sql_text(column, payload, e.function) for column in e.columns] for e in expressions]
     inputs = list(dict.fromkeys(text for texts in found for text in texts))
+    for text in inputs:
+        # an error shows the text as it was written, not the column made of it
+        parse(text).bind(payload)
     made = []
     for each, texts in zip(expressions, found, strict=True):
         name = each.name or f"{each.title}({', '.join(texts) or whole})"

@@ -228,6 +228,7 @@ class Events(StreamWords):
         """
         self._refuse_retractions("untilNext")
         operator = UntilNext(self._node.payload)
+        self._columns_named(column_names(keys, "untilNext"), "untilNext")
         return self.groupApply(
             keys, lambda group: group._applied(operator, "until the next", grows=False)
         )

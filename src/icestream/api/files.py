@@ -10,11 +10,40 @@ from pyspark.sql.types import StructType
 
 from icestream.api.words import reason_of, reasons_alone
 from icestream.core.errors import DefinitionError
+from icestream.core.text_errors import TYPO, guess
 from icestream.runtime.ingest.arrow import rows_of_paths
 from icestream.runtime.spark.arrow_types import to_arrow_schema
 
 #: columns of Spark's binary files
 _BINARY = "path string, modificationTime timestamp, length bigint, content binary"
+
+#: options of Spark's reader of files that change which rows there are, or when
+_OPTIONS = (
+    "maxFilesPerTrigger",
+    "maxBytesPerTrigger",
+    "maxFileAge",
+    "latestFirst",
+    "fileNameOnly",
+    "cleanSource",
+    "sourceArchiveDir",
+    "pathGlobFilter",
+    "recursiveFileLookup",
+    "basePath",
+    "ignoreCorruptFiles",
+    "ignoreMissingFiles",
+    "mergeSchema",
+    "columnNameOfCorruptRecord",
+    "delimiter",
+    "encoding",
+    "header",
+    "multiLine",
+    "nullValue",
+    "quote",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "dateFormat",
+    "wholetext",
+)
 
 FORMATS = ("arrow", "csv", "json", "orc", "parquet", "text")
 
@@ -44,6 +73,11 @@ def files(
     if format not in FORMATS:
         msg = f"ice.files reads {', '.join(FORMATS)}; got {format!r}"
         raise DefinitionError(msg)
+    for option in options:
+        known = option.lower() in map(str.lower, _OPTIONS)
+        if not known and (hint := guess(option, _OPTIONS, TYPO)):
+            msg = f"there is no option {option!r} of files{hint}"
+            raise DefinitionError(msg)
     columns = _columns(schema) if isinstance(schema, str) else schema
     if format != "arrow":
         return spark.readStream.format(format).schema(columns).options(**options).load(path)

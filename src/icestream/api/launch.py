@@ -27,6 +27,7 @@ from icestream.plan.computation import Computation
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME
 from icestream.runtime.spark.arrow_types import to_arrow_schema
+from icestream.runtime.spark.failures import SparkFiles
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.sink import (
     FileSink,
@@ -171,7 +172,10 @@ def _run(
     state = lead._state_location(checkpoint)
     end_mark = EndMark(files, settings.root) if built.plan.has_queue else None
     history = QueryHistory(state, about)
-    query = Query(driver, deliver, history, flush=flush, tables=tables, end_mark=end_mark)
+    spark_files = SparkFiles(f"{checkpoint}/spark", partial(lead._files, checkpoint))
+    query = Query(
+        driver, deliver, history, spark_files, flush=flush, tables=tables, end_mark=end_mark
+    )
     if lead._is_set("ui", os.environ.get(SHOWN, "false")):
         query.uiWebUrl = shared_page(state).url
         print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)

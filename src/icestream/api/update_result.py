@@ -29,11 +29,12 @@ from icestream.api.shared_plan import (
 from icestream.api.words import quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.latest.pre_queue import columns_of, ranks_of
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_aggregate import END
-from icestream.plan.nodes.updates import Updates, column
+from icestream.plan.nodes.updates import Latest, Updates, column
 from icestream.runtime.spark.arrow_types import from_arrow_schema, from_arrow_type
 
 if TYPE_CHECKING:
@@ -84,16 +85,22 @@ class UpdateResult(ProjectedRows):
                 columns  timestamp, ...
         """
         plan = self._built.plan
-        latest, budget = plan.latest, plan.budget
-        print(f"{'columns':>16}  {', '.join(plan.columns.names)}")
-        if latest is None:
-            print(f"{'serves':>16}  every event, in the batch that brings it")
-        else:
-            print(f"{'serves':>16}  the newest of each {', '.join(latest.keys) or 'stream'}")
-            print(f"{'in the order':>16}  {latest.schedule}")
-            spent = "what the trigger leaves" if budget is None else format_interval(budget)
-            print(f"{'for':>16}  {spent} in each batch")
-        print(f"{'step':>16}  {self._step.text}")
+        print(explained(plan.columns.names, plan.latest, plan.budget, self._step.text))
+
+
+def explained(
+    columns: Sequence[str], latest: Latest | None, budget: Micros | None, step: str
+) -> str:
+    """Return what a step over an update stream, or over every event, computes and how."""
+    lines = {"columns": ", ".join(columns)}
+    if latest is None:
+        lines["serves"] = "every event, in the batch that brings it"
+    else:
+        spent = "what the trigger leaves" if budget is None else format_interval(budget)
+        lines["serves"] = f"the newest of each {', '.join(latest.keys) or 'stream'}"
+        lines["in the order"] = latest.schedule
+        lines["for"] = f"{spent} in each batch"
+    return "\n".join(f"{name:>16}  {text}" for name, text in {**lines, "step": step}.items())
 
 
 def together(results: Sequence[object]) -> BuiltQuery[Updates]:

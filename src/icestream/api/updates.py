@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from icestream.api.pre_queue import arriving, by_trust, condition_of, moved, texts_of
 from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
-from icestream.api.update_result import UpdateResult, built, common_columns
+from icestream.api.update_result import UpdateResult, built, common_columns, explained
 from icestream.api.update_windows import UpdateWindowed, unchanged
 from icestream.api.words import ColumnWords, as_spelled, resolving, spark_columns
 from icestream.api.writer import StreamWriter
@@ -93,6 +93,16 @@ class LatestBy(StepWords, ColumnWords):
     @property
     def schema(self) -> StructType:
         return self._frame.schema
+
+    def explain(self) -> None:
+        """Print what will be served and in which order.
+
+        Examples:
+            >>> calls.latestBy("symbol").explain()
+                columns  timestamp, ...
+        """
+        step = "none yet: call apply, applyInPandas or map, or agg of a window"
+        print(explained(self.columns, self._latest, self._budget, step))
 
     def select(self, *cols: Column | str) -> LatestBy:
         """Select columns, or expressions over them; the key and the time must stay.

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from icestream.api.launch import HELD, TABLES, columns_of_refused, launch
 from icestream.api.query_settings import OWN_OPTIONS, UPDATES_EVERY, QuerySettings, is_own
+from icestream.api.words import as_spelled
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes, parse_interval
@@ -185,11 +186,12 @@ class StreamWriter(QuerySettings):
             >>> writer = kpis.writeStream.format("parquet").partitionBy("serviceId")
         """
         names = self._schema.names
-        unknown = [name for name in cols if name not in names]
+        found = as_spelled(cols, names)
+        unknown = [name for name in found if name not in names]
         if unknown:
             msg = f"partitionBy names {unknown}; the result has the columns {names}"
             raise DefinitionError(msg)
-        return replace(self, _partition_by=cols)
+        return replace(self, _partition_by=found)
 
     def foreachBatch(self, func: Callback) -> StreamWriter:
         """Pass the rows of every version to `func(rows, version)`.
@@ -321,9 +323,10 @@ class StreamWriter(QuerySettings):
                 "those of history: let the stream read history first"
             )
             raise DefinitionError(msg)
-        checkpoint, paced = self._checkpoint(), self._paced()
+        checkpoint, paced = self._checkpoint(), self._paced()._starting()
         driver, *_ = paced._driver(self._built, checkpoint, [self._mode])
         try:
+            driver.store.make_identity(paced._checkpoint_identity)
             return driver.bootstrap(self._built.events)
         finally:
             driver.close()

@@ -28,7 +28,7 @@ from icestream.inspect.verify import DELIVERED
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import Files, folder_of
 from icestream.state.stores.files import files_at
-from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS, Commit
+from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS, Commit, VersionStore
 from icestream.state.versions.idle import IDLE, IdleBatches
 from icestream.state.versions.live_segments import LiveSegments, names_of
 
@@ -65,6 +65,8 @@ def copy_checkpoint(location: str, target: str, *, clone: bool = False) -> Check
             copied = copy_version(checkpoint, version, copy, root, identity=not clone)
             if whole:
                 copied += _copy_spark(checkpoint, version, copy, target)
+            if clone:
+                VersionStore(copy, root).identity()
             copied += copy_commits(checkpoint, version, copy, root)
         except (FileNotFoundError, DamageError):
             if checkpoint.versions[-1] == version:

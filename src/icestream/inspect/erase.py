@@ -22,6 +22,7 @@ Rows in sinks, and Spark's log of the source and its offsets, are not reached.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -51,7 +52,14 @@ from icestream.state.files import folder_of
 from icestream.state.groups.spec import GroupRows
 from icestream.state.groups.store import GroupStore
 from icestream.state.stores.packs import holder_of
-from icestream.state.versions.commits import BASE, EXCHANGE, RESULTS, SEGMENTS, Commit
+from icestream.state.versions.commits import (
+    BASE,
+    COMMITS,
+    EXCHANGE,
+    RESULTS,
+    SEGMENTS,
+    Commit,
+)
 
 #: decision of a commit: how many groups were erased
 ERASED = "erased"
@@ -260,6 +268,8 @@ def _delete_others(at: Checkpoint, commit: Commit) -> int:
     files, root = at.files, at.root
     at.store.look()
     at.store.forget_before(commit.version)
+    # before anything that the forgotten versions need is deleted
+    files.sync_folder(f"{root}/{COMMITS}")
     live = at.live(commit.version)
     named = {holder_of(files, f"{root}/{SEGMENTS}/{each.info.name}") for each in live}
     gone = [
@@ -277,9 +287,8 @@ def _delete_others(at: Checkpoint, commit: Commit) -> int:
 def _files_below(at: Checkpoint, folder: str) -> Iterator[str]:
     for name in at.files.list(folder):
         path = f"{folder}/{name}"
-        try:
-            below = list(_files_below(at, path))
-        except NotADirectoryError:
-            yield path
-        else:
+        below = list(_files_below(at, path))
+        if below:
             yield from below
+        elif not os.path.isdir(path):
+            yield path

@@ -127,7 +127,7 @@ class Files(Protocol):
         """Remove files; missing ones are fine. Durable after `sync_folder`."""
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted, without dot-files; [] if it is missing."""
+        """Return the names in a folder, sorted, without dot-files; none of a file or nothing."""
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""

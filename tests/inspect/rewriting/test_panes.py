@@ -112,7 +112,7 @@ def test_rows_that_can_be_no_panes_are_refused(tmp_path: Path) -> None:
         rewrite(reading, edited(rows, **{"__rows()": 0}))
 
 
-def test_windows_in_update_mode_are_refused(tmp_path: Path) -> None:
+def test_windows_of_changes_are_refused(tmp_path: Path) -> None:
     root = run(window_plan("20 seconds", "5 seconds", mode="changes"), tmp_path)
-    with pytest.raises(CheckpointError, match=r"cannot be rewritten \(in update mode"):
+    with pytest.raises(CheckpointError, match=r"cannot be rewritten \(in mode 'changes'"):
         rewrite(Reading(root, kept="panes"), panes(root).slice(1))

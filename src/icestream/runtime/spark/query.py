@@ -33,22 +33,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from icestream.core.errors import (
-    CheckpointError,
-    DefinitionError,
-    IcestreamError,
-    InputError,
-    StorageError,
-)
+from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.core.times import MINUS_INFINITY
 from icestream.plan.explain import estimate_and_log
 from icestream.plan.fuse.running_fusion import Together
 from icestream.runtime.driver import Delivery, Driver
+from icestream.runtime.spark.failures import SparkFiles
 from icestream.runtime.version.end_mark import EndMark
 from icestream.runtime.version.history import QueryHistory
 
@@ -75,6 +69,7 @@ class Query:
         driver: Driver[DataFrame],
         deliver: Deliver,
         history: QueryHistory,
+        spark_files: SparkFiles,
         *,
         flush: bool,
         tables: Mapping[int, Callable[[], DataFrame]] | None = None,
@@ -88,6 +83,7 @@ class Query:
         #: the address of the query's dashboard; None without `option("ui", True)`
         self.uiWebUrl: str | None = None
         self._history = history
+        self._spark_files = spark_files
         self._driver = driver
         self._deliver = deliver
         self._flush = flush
@@ -128,7 +124,7 @@ class Query:
             self._spark_query = begin(self._batch)
         except BaseException as error:
             self._history.end(error)
-            raise _translated(error) from error
+            raise self._spark_files.translated(error, begins=True) from error
         threading.Thread(target=self._finish, name="icestream-query", daemon=True).start()
         return self
 
@@ -387,7 +383,7 @@ class Query:
                 self._begun = True
                 self._calm = 0 if deliveries else self._calm + 1
             except BaseException as error:
-                self._error = self._error or _translated(error)
+                self._error = self._error or self._spark_files.translated(error)
                 raise
 
     def _await_calm(self) -> None:
@@ -493,7 +489,7 @@ class Query:
                         self._hand_out(delivery)
         except StreamingQueryException as failure:
             if not self._stopping:
-                self._error = self._error or _translated(failure)
+                self._error = self._error or self._spark_files.translated(failure, begins=True)
         except BaseException as error:
             self._error = self._error or error
         finally:
@@ -512,44 +508,6 @@ class Query:
                 self._end_mark.put(self._driver.last.version)
             except BaseException as error:
                 self._error = error
-
-
-#: what Spark's error says, the error it becomes, and what to do
-_KNOWN_FAILURES: tuple[tuple[str, type[IcestreamError], str], ...] = (
-    (
-        "sources in the checkpoint offsets",
-        CheckpointError,
-        "the checkpoint was started with another number of sources. A ticker is one of them: the "
-        "option 'ticker' adds it. Start the query with the sources it was started with, or with a "
-        "new checkpoint",
-    ),
-    (
-        "No space left on device",
-        StorageError,
-        "Spark cannot write its part of the checkpoint, or its temporary files: the disk is full; "
-        "free space on it, then restart. Nothing is lost",
-    ),
-    (
-        "FAILED_READ_FILE",
-        InputError,
-        "Spark cannot read a file of the source: [{}. Repair or remove the file, or let Spark skip "
-        "it (spark.sql.files.ignoreCorruptFiles), then restart",
-    ),
-)
-
-
-def _translated(failure: BaseException) -> BaseException:
-    """Return the error of a failed query, with advice in place of Spark's where there is some."""
-    if not isinstance(failure, StreamingQueryException | Py4JJavaError):
-        return failure
-    said = str(failure)
-    for sign, kind, advice in _KNOWN_FAILURES:
-        if sign in said:
-            line = next(each for each in said.splitlines() if sign in each)
-            failed = kind(advice.format(line[line.find(sign) :].split(" SQLSTATE")[0].rstrip(". ")))
-            failed.__cause__ = failure
-            return failed
-    return failure
 
 
 def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dict[str, Any]:

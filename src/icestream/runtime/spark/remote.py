@@ -86,8 +86,10 @@ class RemoteFiles:
                 system.delete_file(place)
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none if it is missing."""
+        """Return the names in a folder, sorted; none if it is missing, or a file."""
         system, place = _find(folder)
+        if system.get_file_info(place).type == pafs.FileType.File:
+            return []
         found = system.get_file_info(pafs.FileSelector(place, allow_not_found=True))
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from icestream.core.clock import SystemClock
 from icestream.core.errors import DefinitionError
@@ -496,6 +496,8 @@ def make_sink(
     if kind in (*FILE_FORMATS, *_LAKES) and "path" not in options:
         msg = f"format {kind!r} needs .option('path', ...) or .start(path)"
         raise DefinitionError(msg)
+    if kind == "csv":
+        _check_flat(schema)
     if kind in FILE_FORMATS:
         path = options["path"]
         return FileSink(spark, kind, path, partition_by, options, schema, identity(), view, files)
@@ -515,6 +517,21 @@ def make_sink(
     target = TableTarget(identity(), view, partition_by, options, files)
     table = _lake_table(kind, schema, target, storage or {})
     return WriterSink(kind, identity(), options) if table is None else LakeSink(table)
+
+
+def _check_flat(schema: StructType) -> None:
+    """Refuse columns with parts, which CSV cannot store."""
+    parts = (StructType, ArrayType, MapType)
+    nested = next((each for each in schema if isinstance(each.dataType, parts)), None)
+    if nested is None:
+        return
+    if isinstance(nested.dataType, StructType):
+        fields = [f"{nested.name}.{name}" for name in nested.dataType.names]
+        remedy = f"select its fields, result.select({', '.join(map(repr, fields))}, ...)"
+    else:
+        remedy = f"make text of it, result.selectExpr('to_json({nested.name})', ...)"
+    msg = f"format 'csv' has no column for {nested.name!r}, which has parts: {remedy}"
+    raise DefinitionError(msg)
 
 
 def _check_format(spark: SparkSession, kind: str) -> None:

@@ -493,11 +493,19 @@ class VersionStore:
         """Return the identity of the checkpoint: made once, it moves with the checkpoint.
 
         If there is none, one is made, or the `proposed` one is returned and nothing is written.
+        DamageError if there are versions, which tables may have under the identity that is gone.
         """
         path = f"{self.root}/{IDENTITY}"
         if proposed is None:
             self.files.put(path, sealed({"identity": uuid.uuid4().hex}))
         elif not self.files.exists(path):
+            if self.versions():
+                what = (
+                    "the identity under which tables know this query is missing, without which "
+                    "they would take rows twice (for new tables `icestream state copy --clone` "
+                    "makes a checkpoint with another one)"
+                )
+                raise DamageError(path, what)
             return proposed
         found = self._read(path, "the identity of the checkpoint is missing").get("identity")
         if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{32}", found):
