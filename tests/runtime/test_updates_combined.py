@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -351,13 +351,31 @@ def test_bounded_windows_forget_keys_without_updates(
 BATCHES = 20
 
 
+def batch_of_new_keys(keys: int, number: int) -> list[Quote]:
+    """Return a batch with as many new keys as all others, and a second tuple of earlier ones."""
+    at, first = 1 + 1000 * number, keys // BATCHES * number
+    batch: list[Quote] = [(f"s{first + n}", n % 7, at) for n in range(keys // BATCHES)]
+    return batch + [(f"s{n}", 3, at + 7) for n in range(number, first, 37)]
+
+
+def batch_of_many_tuples(keys: int, number: int) -> list[Quote]:
+    """Return a batch with 6,000 tuples in any order; one key has a quarter of them."""
+    dice, at = random.Random(number), 1 + 1000 * number
+    owners = [dice.choice([0, 1, 1, 1]) * dice.randrange(keys) for _ in range(6000)]
+    return [(f"s{n}", dice.randrange(9), at + dice.randrange(1000)) for n in owners]
+
+
 def answers_with(
-    memory: int, folder: Path, plan: Updates, keys: int, shards: int = 1
+    memory: int,
+    folder: Path,
+    plan: Updates,
+    keys: int,
+    shards: int = 1,
+    batch_of: Callable[[int, int], list[Quote]] = batch_of_new_keys,
 ) -> tuple[list[list[dict[str, Any]]], int]:
     """Return the answers of each batch, and of a flush, and how many parts the keys have at last.
 
-    Each batch brings new keys, and a second tuple of earlier ones. Processes restart, and now and
-    then their disk is lost, or there is a shard less.
+    Processes restart, and now and then their disk is lost, or there is a shard less.
     """
     clock = plan.clock
     assert isinstance(clock, ManualClock)
@@ -373,10 +391,7 @@ def answers_with(
             if number % 6 == 4:
                 shards = max(1, shards - 1)
                 query.driver.rescale(1, shards=shards)
-            at, first = 1 + 1000 * number, keys // BATCHES * number
-            batch: list[Quote] = [(f"s{first + n}", n % 7, at) for n in range(keys // BATCHES)]
-            batch += [(f"s{n}", 3, at + 7) for n in range(number, first, 37)]
-            (delivery,) = query.driver.batch(number, splits_of(batch))
+            (delivery,) = query.driver.batch(number, splits_of(batch_of(keys, number)))
             made.append(sorted(query.rows([delivery]).to_pylist(), key=str))
         made.append(sorted(query.flush().to_pylist(), key=str))
     return made, len(list(Path(folder / "local").rglob("parts-*")))
@@ -402,6 +417,16 @@ def test_bounded_windows_of_more_keys_than_fit(
     assert sum(map(len, found[LITTLE][0])) > keys
     assert found[LITTLE][1] >= keys // 300
     assert found[PLENTY][1] == 0
+
+
+def test_bounded_windows_of_batches_beyond_memory(tmp_path: Path) -> None:
+    found = {}
+    for memory in (PLENTY, LITTLE):
+        plan = replace(windows_plan("lazy", ("symbol",), ManualClock()), budget=600 * SECOND)
+        folder = tmp_path / str(memory)
+        found[memory], _ = answers_with(memory, folder, plan, 300, batch_of=batch_of_many_tuples)
+    assert found[LITTLE] == found[PLENTY]
+    assert sum(map(len, found[LITTLE])) > 300
 
 
 @pytest.mark.slow
@@ -572,13 +597,13 @@ def test_bounded_a_tree_with_more_keys_than_fit(budget: int, tmp_path: Path) -> 
             if number % 5 == 4:
                 shutil.rmtree(tmp_path / "local")
             at, side = 1 + 1000 * number, 2 if number >= 8 else number % 2
-            keys = range(250 * (number % 8), 250 * (number % 8) + 250)
+            keys = range(280 * (number % 8), 280 * (number % 8) + 280)
             told = [(f"s{key}", key + number, at + n, side) for n, key in enumerate(keys)]
             (delivery,) = query.driver.batch(number, [[as_travelling(told, plan.columns)]])
             found += query.rows([delivery]).to_pylist()
             kept = len(list(Path(tmp_path / "local").rglob("front-*")))
     assert [(row["symbol"], row["bid"], row["ask"]) for row in found] == [
-        (f"s{key}", key + key // 250, key + 8 + key // 250) for key in range(2000)
+        (f"s{key}", key + key // 280, key + 8 + key // 280) for key in range(2240)
     ]
     assert kept == (1 if budget == PLENTY else 16)
 
@@ -602,7 +627,7 @@ def test_bounded_a_tree_that_forgets_opens_the_parts_of_its_batch_once(
         query = open_updates(plan, tmp_path, shards=1, budget=LITTLE)
         for number in range(16):
             clock.at += SECOND
-            keys = range(200 * number, 200 * number + 200) if number < 8 else (1,)
+            keys = range(260 * number, 260 * number + 260) if number < 8 else (1,)
             at = 1 + 1000 * min(number, 8) + 20 * max(0, number - 8)
             told = [
                 (f"s{key}", number, at + n, side) for n, key in enumerate(keys) for side in (0, 2)

@@ -206,10 +206,11 @@ class UpdateJoin:
 
     def state(self) -> State:
         """Return the whole state, for `recall`."""
+        count = len(self._keys)
         known: State = {
             "known": self._keys.state(),
-            "younger": self._younger,
-            "older": self._older,
+            "younger": self._younger[:count],
+            "older": self._older[:count],
             "late": np.array([self.late]),
         }
         for name, side in zip(("left", "right"), self._sides, strict=True):
@@ -217,8 +218,7 @@ class UpdateJoin:
             known |= {
                 f"{name}.rows": bytes_of(rows),
                 f"{name}.keys": side.keys,
-                f"{name}.times": side.times,
-                f"{name}.last": side.last,
+                f"{name}.last": side.last[:count],
                 f"{name}.settled": np.array([side.settled]),
             }
         return known
@@ -236,8 +236,6 @@ class UpdateJoin:
             found[f"{side}.keys"] = np.concatenate(
                 [keys.numbers(at, owners[at][which]) for at, which in enumerate(mine)]
             )
-            times = [each[f"{side}.times"][which] for each, which in zip(states, mine, strict=True)]
-            found[f"{side}.times"] = np.concatenate(times)
             rows = [
                 table_of(each[f"{side}.rows"]).filter(pa.array(which))
                 for each, which in zip(states, mine, strict=True)
@@ -251,11 +249,11 @@ class UpdateJoin:
         self._keys.recall(state["known"])
         self._younger, self._older = state["younger"], state["older"]
         for name, side in zip(("left", "right"), self._sides, strict=True):
-            _check_side(state, name, side.rows.schema, len(self._keys))
+            _check_side(state, name, side, len(self._keys))
         self.late = int(state["late"][0])
         for name, side in zip(("left", "right"), self._sides, strict=True):
             side.rows = table_of(state[f"{name}.rows"])
-            side.keys, side.times = state[f"{name}.keys"], state[f"{name}.times"]
+            side.keys, side.times = state[f"{name}.keys"], side.stream.times(side.rows)
             side.last = state[f"{name}.last"]
             side.places = np.arange(len(side.keys))
             side.settled = int(state[f"{name}.settled"][0])
@@ -407,19 +405,20 @@ class UpdateJoin:
         return pa.RecordBatch.from_arrays(columns, schema=self.result.schema)
 
 
-def _check_side(state: State, name: str, schema: pa.Schema, known: int) -> None:
+def _check_side(state: State, name: str, side: _Side, known: int) -> None:
     """Reject rows that are not sorted, or that have unknown keys."""
-    keys, times = state[f"{name}.keys"], state[f"{name}.times"]
-    rows, last = table_of(state[f"{name}.rows"]), state[f"{name}.last"]
-    arrays = (keys, times, last, state["younger"], state["older"])
+    keys, rows, last = state[f"{name}.keys"], table_of(state[f"{name}.rows"]), state[f"{name}.last"]
+    arrays = (keys, last, state["younger"], state["older"])
     whole = (
         all(each.dtype == np.int64 and each.ndim == 1 for each in arrays)
-        and rows.schema == schema
-        and rows.num_rows == len(keys) == len(times)
-        and all(len(each) >= known for each in arrays[2:])
+        and rows.schema == side.rows.schema
+        and rows.num_rows == len(keys)
+        and all(len(each) >= known for each in arrays[1:])
         and ((keys >= 0) & (keys < known)).all()
-        and ((np.diff(keys) > 0) | ((np.diff(keys) == 0) & (np.diff(times) > 0))).all()
     )
+    if whole:
+        newer = np.diff(side.stream.times(rows)) > 0
+        whole = bool(((np.diff(keys) > 0) | ((np.diff(keys) == 0) & newer)).all())
     if not whole:
         msg = f"the {name} rows of a join of update streams are not sorted"
         raise ValueError(msg)

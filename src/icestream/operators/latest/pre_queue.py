@@ -264,6 +264,11 @@ class PreQueueOperator:
         """Return the nodes of the tree, each after its sources."""
         return [node for node, _, _ in _Tree(self._front).steps]
 
+    @property
+    def size(self) -> int:
+        """Return the approximate size of the state in bytes."""
+        return 0 if self._parts is None else self._parts.bytes
+
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Process rows of all inputs and return the output of the tree, in time order."""
         id_high, _ = self.result.identify(batch)

@@ -96,6 +96,11 @@ class SavedParts:
         """Return the ranges of all parts, in order."""
         return [IdRange(*each) for each in self._ranges]
 
+    @property
+    def bytes(self) -> int:
+        """Return the size of all files."""
+        return sum(map(self._file_size, self.ranges))
+
     def divide(self, ranges: Sequence[IdRange]) -> None:
         """Have other parts, which have no state yet."""
         self._ranges[:] = [[each.low, each.high] for each in ranges]
@@ -133,6 +138,12 @@ class SavedParts:
         with suppress(FileNotFoundError):
             os.unlink(self._path(ids))
         return halves
+
+    def _file_size(self, ids: IdRange) -> int:
+        try:
+            return os.path.getsize(self._path(ids))
+        except FileNotFoundError:
+            return 0
 
     def _path(self, ids: IdRange) -> str:
         return self._arena.path(f"{self._name}-{ids.low:016x}-{ids.high:017x}")

@@ -138,7 +138,8 @@ class ServingLog:
         waiting, cells = self._waiting, self._waiting.cells
         ordered = sum(len(reader) for reader in waiting.readers)
         values = 8 * cells.codec.width * (cells.pages.used + waiting.cold.waiting)
-        return KEY_BYTES * waiting.keys + ORDER_BYTES * ordered + values
+        front = 0 if self._pre_queue is None else self._pre_queue.size
+        return KEY_BYTES * waiting.keys + ORDER_BYTES * ordered + values + front
 
     def _write_changes(self, batch: NewestUpdates | None, served: Served) -> None:
         wanted = None if batch is None else _are_left(batch, served)

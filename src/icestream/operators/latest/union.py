@@ -56,10 +56,11 @@ class UpdateUnion:
 
     def state(self) -> State:
         """Return the whole state, for `recall`."""
+        count = len(self._keys)
         return {
             "known": self._keys.state(),
-            "last": self._last,
-            "trust": self._trust,
+            "last": self._last[:count],
+            "trust": self._trust[:count].astype(np.int16),
             "counts": np.array([self.late]),
         }
 
@@ -86,10 +87,10 @@ class UpdateUnion:
         self._keys.recall(state["known"])
         for name in ("last", "trust"):
             each = state[name]
-            if each.dtype != np.int64 or each.ndim != 1 or len(each) < len(self._keys):
+            if each.dtype.kind != "i" or each.ndim != 1 or len(each) < len(self._keys):
                 msg = f"a union has the {name} of {len(each)} keys, but {len(self._keys)} keys"
                 raise ValueError(msg)
-        self._last, self._trust = state["last"], state["trust"]
+        self._last, self._trust = (state[name].astype(np.int64) for name in ("last", "trust"))
         self.late = int(state["counts"][0])
 
     def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

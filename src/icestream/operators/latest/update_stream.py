@@ -61,7 +61,7 @@ class UpdateStream:
             return zeros, zeros
         return identified(rows, self.keys)
 
-    def times(self, rows: pa.RecordBatch) -> Ints:
+    def times(self, rows: pa.RecordBatch | pa.Table) -> Ints:
         """Return the time of each row; InputError if one is null."""
         column = rows.column(self.time)
         if column.null_count:

@@ -18,12 +18,9 @@ with, a part may not fit, and a BudgetError lists what is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints
 from icestream.core.times import Micros
 from icestream.operators.latest.saved_arrays import (
     SavedArrays,
@@ -32,9 +29,10 @@ from icestream.operators.latest.saved_arrays import (
     common_ranges,
 )
 from icestream.operators.latest.window_aggregate import WindowedUpdates
+from icestream.operators.latest.window_batch import WindowInput
 from icestream.operators.latest.window_staleness import WindowStaleness
 from icestream.operators.protocol import Shard
-from icestream.state.identities import EVERY_ID, IdRange
+from icestream.state.identities import IdRange
 from icestream.state.queue.eviction import SHARE
 from icestream.state.queue.pages import PagePool
 from icestream.state.queue.windows.snapshot import Content, bring_back, content_of, taken_over
@@ -43,28 +41,6 @@ from icestream.state.queue.windows.snapshot import Content, bring_back, content_
 LEAST_FORGOTTEN = 128
 #: prefix of the names of a queue's arrays in the state of a part
 _QUEUE = "queue."
-
-
-@dataclass(frozen=True)
-class WindowInput:
-    """Tuples for windows, in time order."""
-
-    rows: pa.RecordBatch
-    times: Ints
-    #: high words of the ids of keys and of groups; None if the whole stream is one key
-    keys: Ids | None
-    groups: Ids | None
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-    def of(self, ids: IdRange) -> WindowInput:
-        """Return the tuples of a range of keys."""
-        if self.keys is None or self.groups is None or ids == EVERY_ID:
-            return self
-        mine = np.flatnonzero(ids.holds(self.keys))
-        rows = self.rows.take(pa.array(mine))
-        return WindowInput(rows, self.times[mine], self.keys[mine], self.groups[mine])
 
 
 class WindowParts:
@@ -121,9 +97,9 @@ class WindowParts:
         else:
             self._kept.save(self.windows.state())
 
-    def is_large(self, arrived: WindowInput | None) -> bool:
+    def is_large(self, arrived: WindowInput) -> bool:
         """Return whether the part in memory could become too large by tuples."""
-        if arrived is None or arrived.keys is None or arrived.groups is None or not len(arrived):
+        if arrived.keys is None or arrived.groups is None or not len(arrived):
             return False
         groups, keys = (len(np.unique(each)) for each in (arrived.groups, arrived.keys))
         arrays = self.windows.queue.arrays

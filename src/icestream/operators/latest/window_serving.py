@@ -23,15 +23,16 @@ Invariants:
 Cost: waiting tuples, with 24 bytes each; a version logs its tuples. If not all keys fit, a version
 visits all parts of them (`window_parts`).
 
-Limits: the batch of a shard must fit into its memory. Of a key's tuples with the same time the last
-counts, unless a window that has the first was served before it came. Tuples older than the key's
-latest, or than the watermark if the key is known, are dropped and counted as outdated.
+Limits: the tuples of one key must fit into the memory of a shard, and so must a batch if there is a
+tree before the windows (`window_batch`). Of a key's tuples with the same time the last counts,
+unless a window that has the first was served before it came. Tuples older than the key's latest, or
+than the watermark if the key is known, are dropped and counted as outdated.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -54,8 +55,10 @@ from icestream.operators.latest.saved_arrays import parts_of, records_of
 from icestream.operators.latest.serving_log import CHANGED, RECORD_ROWS
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.update_operator import UpdateInputs
+from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.latest.window_aggregate import WindowedUpdates
-from icestream.operators.latest.window_parts import WindowInput, WindowParts
+from icestream.operators.latest.window_batch import Tuples, WindowBatch, WindowInput
+from icestream.operators.latest.window_parts import WindowParts
 from icestream.operators.protocol import Emitted, PastVersion, Shard
 from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
@@ -143,7 +146,9 @@ class WindowServingOperator:
         self._paces = self._paces or [Pace(), Pace()]
         self._snapshots = SnapshotSchedule(self._header)
         self._segments: list[int] = self._header.setdefault("changed", [])
-        self._batch: pa.RecordBatch | None = None
+        self._batch: WindowBatch | None = None
+        #: rows of the batch that were too late for the tree before the windows
+        self._late = 0
         self._report = ServingReport()
         self.released: tuple[int, ...] = ()
 
@@ -159,34 +164,44 @@ class WindowServingOperator:
     # -- a version -------------------------------------------------------------------------
 
     def on_batch(self, inputs: UpdateInputs) -> None:
-        """Take the tuples of the batch, in time order."""
+        """Open the tuples of the batch."""
+
+        def read() -> Iterator[Tuples]:
+            for each in map(NewestUpdates, inputs.newest.tuples()):
+                yield each.identity[0], each.payload
+
+        if self._pre_queue is None:
+            batch = self._opened(read)
+            self._batch = None if batch.is_empty else batch
+            return
+        late = self._pre_queue.late
         parts = [NewestUpdates(batch).rows for batch in inputs.newest.tuples()]
         if parts:
             updates = NewestUpdates(joined(parts))
             self._shard.account.reserve(2 * updates.rows.nbytes)
-            order = np.argsort(updates.last, kind="stable")
-            self._batch = updates.take(order).payload
+            updates = updates.take(np.argsort(updates.last, kind="stable"))
+            self._batch = self._opened(lambda: [(updates.identity[0], updates.payload)])
+        self._late = self._pre_queue.late - late
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Serve each part of the keys until its time is used, then write the log."""
-        late = 0 if self._pre_queue is None else self._pre_queue.late
-        arrived = None if self._batch is None else self._before_windows(self._batch)
-        if self._pre_queue is not None:
-            late = self._pre_queue.late - late
-        reports, calls = [ServingReport(outdated=late)], dict[IdRange, Calls]()
+        reports, calls = [ServingReport(outdated=self._late)], dict[IdRange, Calls]()
         ended, forgot, divided, before = 0, False, False, self._spec.forget
-        time, parts = self._spec.time, self._parts
+        time, parts, batch = self._spec.time, self._parts, self._batch
         share, spent, parts.size = time.share(self._paces), time.spent, 0
         left = parts.in_turn()
         while left:
             ids = left.pop()
             parts.open(ids)
-            mine = None if arrived is None else arrived.of(ids)
-            if parts.is_large(mine):
+            mine = None if batch is None else batch.of(ids)
+            if batch is not None and (mine is None or parts.is_large(mine)):
                 left += parts.divide(ids)
                 divided = True
                 continue
             by_watermark, outdated = self._enter(mine)
+            mine = None
+            if batch is not None:
+                batch.close()
             ended += by_watermark
             rest = (
                 INFINITY if share == INFINITY else (share - time.spent + spent) // (1 + len(left))
@@ -205,16 +220,12 @@ class WindowServingOperator:
             combined_report(reports), serving=sum(each.serving for each in reports)
         )
 
-    def _before_windows(self, rows: pa.RecordBatch) -> WindowInput:
-        """Return the tuples for the windows, after the tree in front of them."""
-        if self._pre_queue is not None:
-            rows = self._pre_queue.rows(rows)
-        windowed = self._spec.windowed
-        times = np.asarray(rows.column(windowed.time).cast(pa.int64()).to_numpy())
-        if not windowed.keys:
-            return WindowInput(rows, times, None, None)
-        keys, groups = (identity_of(rows, by)[0] for by in (windowed.keys, windowed.by))
-        return WindowInput(rows, times, keys, groups)
+    def _opened(self, read: Callable[[], Iterable[Tuples]]) -> WindowBatch:
+        """Open the tuples of a version, after the tree in front of the windows."""
+        by, tree = self._spec.windowed, self._pre_queue
+        stream = UpdateStream(by.schema, by.keys, by.time)
+        rows = None if tree is None else tree.rows
+        return WindowBatch(read, stream, by.by, self._shard.account, rows)
 
     def _enter(self, arrived: WindowInput | None) -> tuple[int, int]:
         """Let tuples enter a part; return how many windows the watermark ends, and late tuples."""
@@ -303,10 +314,7 @@ class WindowServingOperator:
         if self._batch is None and not any(calls.values()) and not ended:
             return
         segment = self._shard.segment(CHANGED)
-        rows = 0 if self._batch is None else self._batch.num_rows
-        for first in range(0, rows, RECORD_ROWS):
-            assert self._batch is not None
-            part = self._batch.slice(first, RECORD_ROWS)
+        for part in () if self._batch is None else self._batch.records(RECORD_ROWS):
             segment.append(write_table(part), synopsis=TUPLES, rows=part.num_rows)
         told = {
             "watermark": self._spec.watermark,
@@ -341,7 +349,7 @@ class WindowServingOperator:
             for lifetime, info in past.segments:
                 if lifetime == BASE:
                     continue
-                self._replay(self._records(info))
+                self._replay(info)
                 self._segments.append(info.ordinal)
                 logged += info.bytes
         based = bool(history) and any(lifetime == BASE for lifetime, _ in history[0].segments)
@@ -358,21 +366,34 @@ class WindowServingOperator:
         if self._pre_queue is not None:
             self._pre_queue.take_over([each[BEFORE] for each in snapshots], keeps)
 
-    def _replay(self, found: dict[int, list[bytes]]) -> None:
-        parts = [read_batch(payload) for payload in found[TUPLES]]
-        arrived = self._before_windows(joined(parts)) if parts else None
-        (told,) = map(json.loads, found[CALLS])
-        ranges = self._parts.ranges
-        # before there were parts, calls were those of all keys
-        for ids, calls in zip(ranges, told.get("parts") or [told["calls"]], strict=True):
-            self._parts.open(ids)
-            if arrived is not None:
-                self._take(arrived.of(ids))
-            self._parts.windows.advance(told["watermark"])
-            self._parts.staleness.delivered(None)
-            for count, most in calls:
-                self._parts.windows.serve(count, most)
-            self._parts.close(ids)
+    def _replay(self, info: SegmentInfo) -> None:
+        keys, by_key = self._spec.windowed.keys, self._pre_queue is None
+        with closing(self._shard.reader(info)) as reader:
+            markers = reader.directory["marker"]
+            is_tuples = reader.directory["synopsis"] == TUPLES
+
+            def read() -> Iterator[Tuples]:
+                for record in reader.read_many(markers[is_tuples]):
+                    rows = read_batch(bytes(record.payload))
+                    everyone = np.zeros(rows.num_rows, dtype=np.uint64)
+                    yield identity_of(rows, keys)[0] if by_key else everyone, rows
+
+            (told,) = (
+                json.loads(bytes(each.payload)) for each in reader.read_many(markers[~is_tuples])
+            )
+            arrived = self._opened(read) if is_tuples.any() else None
+            # before there were parts, calls were those of all keys
+            parts = told.get("parts") or [told["calls"]]
+            for ids, mine in zip(self._parts.ranges, parts, strict=True):
+                self._parts.open(ids)
+                if arrived is not None:
+                    self._take(arrived.every(ids))
+                    arrived.close()
+                self._parts.windows.advance(told["watermark"])
+                self._parts.staleness.delivered(None)
+                for count, most in mine:
+                    self._parts.windows.serve(count, most)
+                self._parts.close(ids)
         self._recall(told["pace"])
 
     def _recall(self, learnt: Sequence[Sequence[float]]) -> None:
