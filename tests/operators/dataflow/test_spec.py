@@ -51,11 +51,9 @@ def test_what_is_computed_is_received_before_what_asks_for_it() -> None:
     (spec,) = flow.specs
     first, _ = spec.received[0]
     assert first > spec.received[1][0]
-    assert any(
-        isinstance(spec.steps[number], Stateful)
-        and isinstance(spec.steps[number].operator, InvertibleAggregate)
-        for number in spec.behind[first]
-    )
+    behind = (spec.steps[number] for number in spec.behind[first])
+    operators = [step.operator for step in behind if isinstance(step, Stateful)]
+    assert any(isinstance(operator, InvertibleAggregate) for operator in operators)
 
 
 @pytest.mark.parametrize(

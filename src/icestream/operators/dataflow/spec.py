@@ -128,8 +128,8 @@ class ComponentSpec:
         """Return the steps that receive changes, with their edges, in the order to process them.
 
         The order is always the same, because it determines how lifetimes are cut and thus when they
-        are final. A port that an operator wants first comes before its other ports; apart from that,
-        what leads to most steps comes first: what is computed is then complete when it is asked for.
+        are final. A port that an operator wants first comes before its other ports. Apart from
+        that, what leads to most steps is first: results are complete when they are asked for.
         """
         left = [number for number, step in enumerate(self.steps) if isinstance(step, Receive)]
         before: dict[int, set[int]] = {number: set() for number in left}

@@ -34,7 +34,7 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 class TransientGroups(Groups):
     """The groups of some changes; they have no state."""
 
-    are_transient = True
+    are_transient: bool = True
 
     def __init__(self, changes: pa.RecordBatch, synopses: Sequence[Synopsis]) -> None:
         self._given = identities_of(changes)

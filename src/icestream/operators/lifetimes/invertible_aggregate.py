@@ -160,8 +160,8 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
         if groups.are_transient and (np.diff(slots) > 0).all():
             # one lifetime of each group, and none before: it is the answer
             every, keys = np.arange(len(slots)), changes.select(self.answers.keys.names)
-            parts = _Parts(every, le, re, np.ones_like(every), words)
-            yield from self._emitted(groups, slots, parts, keys.take(pa.array(heads)))
+            only = _Parts(every, le, re, np.ones_like(every), words)
+            yield from self._emitted(groups, slots, only, keys.take(pa.array(heads)))
             return
         ends = np.flatnonzero(re < INFINITY)
         taken, at = words[ends], words.layout.at
