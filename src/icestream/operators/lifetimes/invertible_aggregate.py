@@ -168,7 +168,7 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
         scale_rows(taken.table, np.full(len(ends), -1), at.ops, at.places)
         each = np.concatenate([np.arange(len(le)), ends])
         edges = _Edges(np.concatenate([le, re[ends]]), concatenated(words, taken))
-        keys, key_of = changes.select(self.answers.keys.names), heads[each]
+        keys, key_of = self.answers.keys_of(changes), heads[each]
         by_slot = RowsByGroup(slots[each])
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
