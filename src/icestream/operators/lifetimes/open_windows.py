@@ -80,7 +80,7 @@ class InWindows:
         return living.append_column(BEGAN, changes.column(LE))
 
 
-class WindowAnswers(PromptOperator):
+class OpenWindows(PromptOperator):
     """Rows of windows, from the answers of their groups over the lifetimes of events."""
 
     forgets = True

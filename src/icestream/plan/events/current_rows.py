@@ -37,7 +37,7 @@ from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.first_events import FirstEvents
 from icestream.operators.lifetimes.join import StreamJoin
-from icestream.operators.lifetimes.open_windows import InWindows, WindowAnswers
+from icestream.operators.lifetimes.open_windows import InWindows, OpenWindows
 from icestream.operators.lifetimes.session_copies import SessionCopies
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.lifetimes.window_copies import WINDOW, GroupingCopies, OwnTimes
@@ -86,7 +86,7 @@ def group_key(node: Node) -> tuple[str, ...] | None:
         case Mapped(change=Projecting() as change):
             known = group_key(node.before)
             return None if known is None else change.projection.renamed(known)
-        case Applied(operator=WindowAnswers() as answers):
+        case Applied(operator=OpenWindows() as answers):
             return answers.keys
         case Applied(operator=LifetimeAggregate() | TopK()) if node.scope is not None:
             return node.scope.keys
@@ -104,7 +104,7 @@ def of_windows(node: Node) -> bool:
             return of_windows(node.before)
         case Applied(operator=LifetimeAggregate()):
             return node.scope is not None and WINDOW in node.scope.keys
-    return isinstance(node, Applied) and isinstance(node.operator, WindowAnswers)
+    return isinstance(node, Applied) and isinstance(node.operator, OpenWindows)
 
 
 # -- tables --------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def _follows_revisions(node: Node) -> bool:
         case Applied(operator=LifetimeAggregate() as operator):
             return not operator.depends_on_order or BEGAN in node.inputs[0].payload.names
         case Applied():
-            kinds = StreamJoin | StreamDifference | TopK | SessionCopies | WindowAnswers
+            kinds = StreamJoin | StreamDifference | TopK | SessionCopies | OpenWindows
             return isinstance(node.operator, kinds)
     return isinstance(node, Entered | Left | United)
 
@@ -232,7 +232,7 @@ def _applied_hold(node: Applied, before: list[str]) -> str:
     match node.operator:
         case SessionCopies():
             return _STAYS
-        case WindowAnswers():
+        case OpenWindows():
             return first
         case FirstEvents():
             return _STAYS if first == _INSTANT else first

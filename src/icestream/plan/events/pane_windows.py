@@ -21,7 +21,7 @@ from icestream.operators.frames.event_frames import EVENT_FIELDS
 from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
-from icestream.operators.lifetimes.open_windows import InWindows, WindowAnswers
+from icestream.operators.lifetimes.open_windows import InWindows, OpenWindows
 from icestream.operators.lifetimes.window_copies import WINDOW
 from icestream.operators.object_aggregates.functions import result_type
 from icestream.operators.protocol import Shard
@@ -203,7 +203,7 @@ def while_open(
         operator.result, *inside, inputs=(entered,), operator=operator, text=f"aggregate {texts}"
     )
     columns = pa.schema([each for each in operator.result if each.name not in {*keys} - {*shown}])
-    rows = WindowAnswers(columns, later, time, shown, delay)
+    rows = OpenWindows(columns, later, time, shown, delay)
     text = f"rows of {windows}"
     made = Applied(rows.result, *inside, inputs=(answers,), operator=rows, text=text)
     return Left(rows.result, None, *inside[1:], before=made)

@@ -23,7 +23,7 @@ from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.join import StreamJoin
-from icestream.operators.lifetimes.open_windows import WindowAnswers
+from icestream.operators.lifetimes.open_windows import OpenWindows
 from icestream.operators.lifetimes.session_copies import SessionCopies
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.lifetimes.until_next import UntilNext
@@ -67,7 +67,7 @@ def _answers(node: Node) -> Node:
     match node := without_maps(node):
         case Left():
             return _answers(node.before)
-        case Applied(operator=WindowAnswers()):
+        case Applied(operator=OpenWindows()):
             return _answers(node.inputs[0])
     return node
 
