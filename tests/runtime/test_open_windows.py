@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,11 +15,19 @@ import pytest
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.windows.grid import Windows
-from icestream.testing.sources import Item
+from icestream.testing.conformance import drive
+from icestream.testing.sources import Item, StreamShape
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
 from tests.oracles.lifetimes import Bag
-from tests.suites.dataflow_conformance import DataflowConformance, expected_rows, open_dataflow
+from tests.suites.dataflow_conformance import (
+    DataflowConformance,
+    bag_of_rows,
+    expected_rows,
+    open_dataflow,
+    small_sizes,
+    stream_of,
+)
 
 
 class _OpenConformance(DataflowConformance):
@@ -43,6 +53,28 @@ class TestOpenWindowsOfTops(_OpenConformance):
 class TestOpenWindowsOfObjects(_OpenConformance):
     flow = plans.open_windows_of_objects()
     copying = plans.open_windows_of_objects(copies=True)
+
+
+@pytest.mark.parametrize("mode", ["update", "now"])
+@pytest.mark.parametrize("make", [plans.open_windows, plans.open_windows_of_objects])
+@pytest.mark.parametrize("chunk", [8, 64])
+def test_oracle_rows_by_key_are_those_that_a_version_changed(
+    mode: str, make: Callable[..., Dataflow], chunk: int, tmp_path: Path
+) -> None:
+    flow, copying = make(mode), make(copies=True)
+    shape = StreamShape(
+        events=300, batches=6, disorder=9 * SECOND, nulls=0.1, skew=1.5, gaps=1, groups=8
+    )
+    items = stream_of(flow, shape, chunk)
+    with small_sizes(chunk=chunk):
+        tables = drive(partial(open_dataflow, flow, tmp_path), items)
+    before: Bag = Counter()
+    for table, bag in zip(tables, expected_rows(copying, items), strict=True):
+        wanted = Counter(event.payload for event in (bag - before).elements())
+        found = Counter(event.payload for event in bag_of_rows(flow, table).elements())
+        assert found == wanted
+        before = bag
+    assert len(before) > 100
 
 
 def ratings(flow: Dataflow, times: Sequence[int], count: int = 1) -> pa.RecordBatch:

@@ -26,6 +26,7 @@ Cost: that of the aggregate for each event; O(1) for each row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +100,13 @@ class OpenWindows(PromptOperator):
         #: columns that identify rows
         self.keys = (WINDOW, *keys)
         self.synopses = ()
+        self._is_current = False
+
+    def current(self) -> OpenWindows:
+        """Return the same for events that stay, without rows that others of their key replace."""
+        made = copy(self)
+        made._is_current = True
+        return made
 
     def on_last_changes(
         self, _port: int, changes: pa.RecordBatch, _groups: Groups, watermark: Micros, _over: Micros
@@ -107,6 +115,8 @@ class OpenWindows(PromptOperator):
         kinds, heads = numbered(*identities(payload_of(changes)))
         le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
         differs = CountedIntervals(0 * kinds, kinds, le, re, diff).levelled().since(watermark)
+        if self._is_current:
+            differs = differs.where(differs.count > 0)
         differs = differs.at(np.argsort(differs.count > 0, kind="stable"))
         first, count = self._ends(differs)
         bounds = np.append(0, np.cumsum(count))
