@@ -15,8 +15,7 @@ import pytest
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.windows.grid import Windows
-from icestream.testing.conformance import drive
-from icestream.testing.sources import Item, StreamShape
+from icestream.testing.sources import Item, StreamShape, drive
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
 from tests.oracles.lifetimes import Bag

@@ -248,12 +248,12 @@ class _Building(Placement):
         number, steps = places[0].step, self.components[component]
         while isinstance(step := steps[number], Map) and isinstance(step.change, Projecting):
             (number,) = step.inputs
-        operator = step.operator if isinstance(step, Stateful) else None
-        match operator:
-            case OpenWindows():
+        match step:
+            case Stateful(operator=OpenWindows() as windows):
+                current: LifetimeOperator = windows.current()
                 (before,) = steps[step.inputs[0]].inputs
-            case TopK(grows=True) if holds_by_group(node):
-                (before,) = step.inputs
+            case Stateful(operator=TopK(grows=True) as top) if holds_by_group(node):
+                current, (before,) = top.current(), step.inputs
             case _:
                 return False
         while isinstance(steps[before], Map):
@@ -261,7 +261,7 @@ class _Building(Placement):
         received = steps[before]
         if not isinstance(received, Receive) or self.edges[received.edge].origin is not None:
             return False
-        steps[number] = replace(step, operator=operator.current(), text=f"{step.text}, now")
+        steps[number] = replace(step, operator=current, text=f"{step.text}, now")
         return True
 
     def _held(
