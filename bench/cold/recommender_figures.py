@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.cold.recommender_for_ever import FOR_EVER
 from bench.cold.recommender_over_time import EVICT, EVICT_ALL, LITTLE, LOG_ALL, PAIR
 from bench.registry import Figures
 
@@ -18,8 +19,8 @@ ONLY, MIXED = "recommend only", "mixed"
 OVER_TIME = (
     ("5a", ONLY, "state_bytes", 1e-6, "state in memory, MB"),
     ("5b", ONLY, "events_per_second", 1.0, "events/s"),
-    ("5c", MIXED, "state_bytes", 1e-6, "state in memory, MB"),
-    ("6a", MIXED, "events_per_second", 1.0, "events/s"),
+    ("5c", FOR_EVER, "state_bytes", 1e-6, "state in memory, MB"),
+    ("6a", FOR_EVER, "events_per_second", 1.0, "events/s"),
     ("6c", MIXED, "reads_per_second", 1.0, "reads/s"),
     ("7", MIXED, "cpu", 100.0, "processor, % of one"),
 )

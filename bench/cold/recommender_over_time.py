@@ -252,7 +252,7 @@ def figures_of(compared: Compared, scale: Scale) -> dict[str, Any]:
         "groups_left": little.cold["left"],
         "groups_returned": little.cold["returned"],
         "wrong": compared.wrong,
-        "lines": {name: _lines(side.run, warm) for name, side in compared.sides.items()},
+        "lines": {name: lines(side.run, warm) for name, side in compared.sides.items()},
     }
 
 
@@ -282,7 +282,7 @@ def _ratio(enough: ZipfRun, little: ZipfRun, of: str, chosen: slice) -> float:
     return float(sum(getattr(enough, of)[chosen]) / sum(getattr(little, of)[chosen]))
 
 
-def _lines(run: ZipfRun, warm: int) -> list[dict[str, float]]:
+def lines(run: ZipfRun, warm: int) -> list[dict[str, float]]:
     """Return what was noted after each batch."""
     series = zip(run.events, run.wall, run.cpu, run.held, run.reads, strict=True)
     return [

@@ -18,18 +18,26 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from examples.recommender.offline import SimilarityModel
+from icestream.core.arrays import Floats, Ints
 from icestream.core.times import INFINITY, Micros
 from icestream.demo.results import micros_of
 
 #: scores that differ by less count as equal
 _CLOSE = 1e-9
+
+
+class ScoredItems(Protocol):
+    """A model of ratings, at one time."""
+
+    def scores(self, user: int) -> tuple[Ints, Floats]:
+        """Return all items that can be recommended to a user, ascending, and their scores."""
+        ...
 
 
 class Request(NamedTuple):
@@ -113,9 +121,7 @@ def ranked(answer: Sequence[RecommendedItem]) -> Answer:
     return sorted(answer, key=lambda each: (-each.score, each.item))
 
 
-def wrong(
-    answer: Sequence[RecommendedItem], model: SimilarityModel, user: int, k: int
-) -> str | None:
+def wrong(answer: Sequence[RecommendedItem], model: ScoredItems, user: int, k: int) -> str | None:
     """Return how an answer to a user differs from the offline model, if it does."""
     items, scores = model.scores(user)
     best = np.sort(scores)[::-1][:k]

@@ -3,11 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.cold.recommender import Histories, Lasting, clean_groups, for_ever, histories, judge
+from bench.cold.recommender import Histories, clean_groups, histories, judge
 from bench.cold.recommender_figures import plot
+from bench.cold.recommender_for_ever import Lasting, RunningModel, for_ever
 from bench.cold.recommender_over_time import (
     EVICT,
     EVICT_ALL,
@@ -20,6 +23,8 @@ from bench.cold.recommender_over_time import (
     flow_of,
     moved,
 )
+from examples.recommender.generator import Ratings
+from examples.recommender.offline import SimilarityModel
 
 SCALE = Scale(600, 300, 1_600, 800, 30, 1, settling=1)
 
@@ -73,7 +78,11 @@ def test_figures_are_judged_and_drawn(compared: Compared, tmp_path: Path) -> Non
         **{f"mixed: {name}": each for name, each in moved(compared).items()},
         "updates 10 %": {"memory_saved_at_the_end": 0.3},
         "histories": {"peak_bytes": 400 << 20, "wrong": 1},
-        "ratings for ever": {"ratings_per_cpu_second_at_the_end": 1_200},
+        "ratings for ever": {
+            "ratings_per_cpu_second_at_the_end": 1_200,
+            "log_to_live": 2.5,
+            "lines": found["lines"],
+        },
     }
     assert set(clean_groups(figures)) == {
         f"{what} saved, {mode}"
@@ -95,6 +104,23 @@ def test_oracle_ratings_for_ever_are_answered_as_by_the_offline_model(
     assert spark.version
     figures = for_ever(Lasting(100, 60, 400, 100, 8 << 20), flow_of(None), tmp_path)
     assert (figures["ratings"], figures["of_a_file"], figures["wrong"]) == (400, False, 0)
+    assert figures["answers_compared"] == 100
+    assert 0 < figures["live_bytes"] < figures["log_bytes"]
+
+
+def test_oracle_the_running_model_is_the_offline_model() -> None:
+    # a user may rate an item more than once
+    ratings, model = Ratings(40, 25, 300).table(), RunningModel()
+    users, items, values = (ratings.column(n).to_numpy() for n in ("user", "item", "rating"))
+    for row in range(300):
+        model.rate(int(users[row]), int(items[row]), float(values[row]))
+    last = int(ratings.column("time").cast(pa.int64()).to_numpy()[-1])
+    offline = SimilarityModel.at(ratings, last)
+    assert model.pairs == len(offline.neighbour)
+    for user in np.unique(users).tolist():
+        wanted, found = offline.scores(user), model.scores(user)
+        assert found[0].tolist() == wanted[0].tolist()
+        np.testing.assert_allclose(found[1], wanted[1], rtol=1e-12)
 
 
 def test_oracle_histories_are_exact_in_little_memory(tmp_path: Path) -> None:
