@@ -116,14 +116,17 @@ class RunningModel:
         for item, rating in mine:
             each = self._items[item]
             dot, first, second = each.sums[: len(each.place)].T
-            near.append(each.others[: len(each.place)])
-            weights.append(dot / np.sqrt(first * second))
+            norm = np.sqrt(first * second)
+            # items whose common ratings are all 0 have no similarity
+            real = norm > 0
+            near.append(each.others[: len(each.place)][real])
+            weights.append(dot[real] / norm[real])
             weighted.append(weights[-1] * rating)
         items, place = np.unique(np.concatenate(near), return_inverse=True)
         total = np.bincount(place, np.concatenate(weights), len(items))
-        scores = np.bincount(place, np.concatenate(weighted), len(items)) / total
-        new = ~np.isin(items, [item for item, _ in mine])
-        return items[new], scores[new]
+        liked = np.bincount(place, np.concatenate(weighted), len(items))
+        new = (total != 0) & ~np.isin(items, [item for item, _ in mine])
+        return items[new], liked[new] / total[new]
 
 
 def wrong_for_ever(events: pa.Table, model: RunningModel, answers: list[Recommendations]) -> int:

@@ -195,11 +195,12 @@ def mapped(descriptor: int, size: int, offset: int = 0) -> memoryview:
     return memoryview(pages)[offset - first :]
 
 
-def release(view: memoryview) -> None:
-    """Release the pages of a mapped file from the process; an access brings them back."""
+def release(view: memoryview, first: int = 0, length: int | None = None) -> None:
+    """Release pages of a mapped file from the process, all or some; an access brings them back."""
     owner: Any = view.obj
     if isinstance(owner, mmap.mmap):
-        owner.madvise(mmap.MADV_DONTNEED)
+        begin = first // mmap.PAGESIZE * mmap.PAGESIZE
+        owner.madvise(mmap.MADV_DONTNEED, begin, len(owner) if length is None else length)
 
 
 def _sync(path: str, flags: int = 0) -> None:

@@ -339,7 +339,8 @@ class SegmentReader:
             self._verify(block, data, checksum, "block")
             if self._whole is not None:
                 self._verified.add(block)
-            self.rest()
+                if self.is_mapped:
+                    release(self._whole, place, stored)
         if stored == raw:
             return memoryview(data)
         assert self._codec is not None
