@@ -157,6 +157,12 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
         slots = located(changes, groups)
         heads, words = self._folded(changes, slots, le, re)
         slots, le, re = slots[heads], le[heads], re[heads]
+        if groups.are_transient and (np.diff(slots) > 0).all():
+            # one lifetime of each group, and none before: it is the answer
+            every, keys = np.arange(len(slots)), changes.select(self.answers.keys.names)
+            only = _Parts(every, le, re, np.ones_like(every), words)
+            yield from self._emitted(groups, slots, only, keys.take(pa.array(heads)))
+            return
         ends = np.flatnonzero(re < INFINITY)
         taken, at = words[ends], words.layout.at
         scale_rows(taken.table, np.full(len(ends), -1), at.ops, at.places)
