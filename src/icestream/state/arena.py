@@ -296,7 +296,8 @@ class Arena:
         if array is None:
             path = f"{self._folder}/{_plain(name)}{_ARRAY}"
             array = ArenaArray(path, kind, width, self._account)
-            array.resize(capacity)
+            if capacity:
+                array.resize(capacity)
             self._arrays[name] = array
         elif (array.dtype, array.width) != (kind, width):
             msg = (
