@@ -105,9 +105,11 @@ class Elasticity:
         self.budget = settings.budget
         self._resharding = Resharding(executor.each)
         self._bounds = task_bounds(settings.parallelism or self.shards, self.shards)
-        #: whether the load decides the number of shards, and how long it has wanted another
+        #: whether the load decides the number of shards
         self._shards_by_load = self.by_load
-        self._start_sizing("the start")
+        #: how long the load has wanted other shards, of all and of the hottest
+        self._sizing = ShardSizing(self.shards)
+        self._skew = SkewSizing(self.routes)
 
     @property
     def shards(self) -> int:

@@ -1,13 +1,14 @@
 """Other shards: prepared beside the ones that run, which hand over at a version.
 
 Idea: shards are ranges of key groups, and both their number and their ranges change at a version
-boundary. A version ends with snapshots of all shards. From these the new shards are restored, filtered by range
-(`operators/lineage`), while versions go on with the old ones, which take no snapshots meanwhile.
-What versions wrote until a round of that was over, the next round reads; once few are left, the
-next version reads these and goes on with the new shards. It lists each live segment under every
-shard that has some of its key groups now; no file is copied, moved or rewritten. What was measured
-by shard is divided among the new ones, or forgotten. If an operator cannot follow its parents, if
-one of these takes a snapshot or a preparation fails, the version after new snapshots restores all.
+boundary. A version ends with snapshots of all shards. From these the new shards are restored,
+filtered by range (`operators/lineage`), while versions go on with the old ones, which take no
+snapshots meanwhile. What versions wrote until a round of that was over, the next round reads; once
+few are left, the next version reads these and goes on with the new shards. It lists each live
+segment under every shard that has some of its key groups now; no file is copied, moved or
+rewritten. What was measured by shard is divided among the new ones, or forgotten. If an operator
+cannot follow its parents, if one of these takes a snapshot or a preparation fails, the version
+after new snapshots restores all.
 
 Invariants:
 1. Rows do not depend on when the number of shards changes, for every kind of state
