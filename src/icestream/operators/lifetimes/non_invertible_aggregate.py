@@ -5,7 +5,7 @@ merged into intervals of equal words, and the segments between their ends are co
 (`answers`). Object aggregates store the columns that they read beside the words.
 
 Of an input that grows no event leaves, so all that is alive between two instants is merged into one
-row of words. If answers are minima, maxima and other choices only, how many events there are does
+row of words, those of a chunk with the same lifetime before anything is read. If answers are minima, maxima and other choices only, how many events there are does
 not count, and neighbouring rows with equal words become one: as many rows as answers.
 
 Invariants:
@@ -42,6 +42,7 @@ from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
 from icestream.operators.lifetimes.large_choices import AnswerRows, EventRanges, ShownRanges
+from icestream.operators.lifetimes.lift import added_up
 from icestream.operators.lifetimes.object_spans import EventSpans
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
@@ -92,14 +93,19 @@ class NonInvertibleAggregate(LifetimeAggregate):
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
-        lifted = self._lifting.lifted(changes)
-        diff = column_of(changes, DIFF)
+        slots, diff = located(changes, groups), column_of(changes, DIFF)
+        lifted = self._lifting.lifted(changes, copies_of(diff) if self._merges else 1)
+        if self._merges:
+            scale_rows(lifted.table, diff, *lifted.layout.at.sums)
+            heads, lifted = added_up(slots, le, re, lifted)
+            changes = changes.take(pa.array(heads))
+            slots, le, re, diff = slots[heads], le[heads], re[heads], np.ones_like(heads)
         columns = self._lifting.fold.stored(lifted)
         columns += [changes.column(name) for name in self._objects.inputs.names]
         columns += [began_of(changes)] * self._objects.depends_on_order
         rows = pa.RecordBatch.from_arrays(columns, schema=self._words)
         keys = changes.select(self.answers.keys.names)
-        by_slot = RowsByGroup(located(changes, groups))
+        by_slot = RowsByGroup(slots)
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
             new = CountedIntervals(owners, owners, le[chosen], re[chosen], diff[chosen])
