@@ -53,6 +53,8 @@ class KindOfState:
     batches: int
     #: seconds after which a run is measured as far as it got
     limit: float
+    #: events of a key in all batches together
+    per_key: int = 4
 
 
 class WorkerMemory:
@@ -103,7 +105,7 @@ def run_kind(kind: KindOfState, folder: Path) -> dict[str, Any]:
     spark.sparkContext.setLogLevel("OFF")
     workers = WorkerMemory(psutil.Process())
     span = SPAN // kind.batches
-    keys = kind.events * kind.batches // 4
+    keys = kind.events * kind.batches // kind.per_key
     write_batches(folder / "in", kind.batches, kind.events, keys=keys, span=span, seed=5)
     write_batches(folder / "tiny", 2, TINY, keys=TINY // 4, span=span, seed=5)
     _run(spark, kind, folder, "tiny", most=1.0)  # compiles and imports what workers need

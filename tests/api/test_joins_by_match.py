@@ -382,6 +382,23 @@ def test_a_payment_at_exactly_the_bound_is_kept(tmp_path: Path) -> None:
             assert len(world.rows_of(query, tmp_path / f"{how}{place}")) == rows[how][place]
 
 
+@pytest.mark.parametrize("within", [(0, 60 * MS), None], ids=["within", "lifetimes"])
+@pytest.mark.parametrize("where", [None, "va < vb"])
+def test_oracle_keys_of_two_widths(
+    where: str | None, within: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    world = World.random(3)
+    wide = "kb + 5000000000 * (vb % 2) AS wb"
+    left = world.stream("a").select("ta", "cast(ka AS int) AS ia", "va").point()
+    right = world.stream("b").select("tb", wide, "vb").point()
+    condition = "ka = wb AND " + (where or "true")
+    condition += " AND tb BETWEEN ta AND ta + 60000" if within else " AND ta = tb"
+    for how in ("left", "right", "full"):
+        query = left.join(right, on=[("ia", "wb")], how=how, within=within, where=where)
+        found = payloads(world.rows_of(query, tmp_path / how), ["ta", "ia", "va", "tb", "wb", "vb"])
+        assert found == world.sql(_sql(how, condition, right=f"(SELECT tb, {wide}, vb FROM b) b"))
+
+
 THREE: Any = ("0 s", "1 s", "2 s")
 Made = Callable[[Events, Events], Any]
 REFUSED: dict[str, tuple[Made, str]] = {

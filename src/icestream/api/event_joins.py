@@ -378,8 +378,11 @@ def _grouped_apart(
     )
     if nullable:
         added.add(_ALONE)
+    widened = set[str]()
     for key, (name, twin) in zip(keys, pairs, strict=True):
         mine, theirs = left._node.payload.field(name), right._node.payload.field(twin)
+        if name != twin and mine.type != theirs.type:
+            widened.add(key)
         if name == twin and mine.type != theirs.type:
             msg = (
                 f"both sides of the join have {key!r}, as {mine.type} and as {theirs.type}: cast "
@@ -391,7 +394,10 @@ def _grouped_apart(
         names = [pair[number % 2] for pair in pairs]
         for key, name in zip(keys, names, strict=True):
             if key in added:
-                stream = stream.withColumn(key, quoted(name))
+                value = quoted(name)
+                stream = stream.withColumn(
+                    key, f"cast({value} AS bigint)" if key in widened else value
+                )
         if not nullable:
             return stream
         missing = " OR ".join(f"{quoted(name)} IS NULL" for name in names)

@@ -32,8 +32,8 @@ from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.evolution.plan_differences import check_same_plan
 from icestream.plan.fuse.running_fusion import RunningFusion, Together
-from icestream.plan.nodes.queries import check_same_plan
 from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.elasticity import Elasticity, VersionShards
 from icestream.runtime.tables.append_table import AppendTable

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Slots
 from icestream.core.errors import BudgetError
-from icestream.kernels import bytes as heaps
+from icestream.kernels import byte_heap as heaps
 from icestream.kernels import hashing
 from icestream.kernels.hashing import ABSENT, VALUE
 from icestream.state import key_columns

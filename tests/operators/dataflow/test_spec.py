@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.steps import Receive, Regroup, Stateful
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.invertible_aggregate import InvertibleAggregate
@@ -36,6 +37,23 @@ def test_where_each_covers_the_other_the_order_is_that_of_the_steps() -> None:
     (spec,) = uncovered(both=True).specs
     numbers = [number for number, _ in spec.received]
     assert numbers == sorted(numbers)
+
+
+def test_what_is_computed_is_received_before_what_asks_for_it() -> None:
+    ratings = PlanStream.of(RATINGS).select("user")
+    clicks = PlanStream.of(CLICKS, 1).select("user")
+
+    def answered(asking: PlanStream, ratings: PlanStream) -> PlanStream:
+        counted = ratings.agg(Aggregate("count", None, "n"))
+        return asking.join(counted.select("n"))
+
+    flow = dataflow(clicks.apply(["user"], answered, ratings), "changes", (RATINGS, CLICKS))
+    (spec,) = flow.specs
+    first, _ = spec.received[0]
+    assert first > spec.received[1][0]
+    behind = (spec.steps[number] for number in spec.behind[first])
+    operators = [step.operator for step in behind if isinstance(step, Stateful)]
+    assert any(isinstance(operator, InvertibleAggregate) for operator in operators)
 
 
 @pytest.mark.parametrize(

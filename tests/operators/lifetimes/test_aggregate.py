@@ -362,6 +362,22 @@ def test_keys_are_shown_beside_the_aggregates() -> None:
     assert found.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
 
 
+@pytest.mark.parametrize("mode", ["changes", "final"])
+@pytest.mark.parametrize("function", ["count", "max", "collect_set"])
+def test_keys_are_shown_without_the_sign_of_zero(function: str, mode: Mode) -> None:
+    pair = pa.struct([("f", pa.float32())])
+    schema = pa.schema([("d", pa.float64()), ("p", pair), ("x", pa.int64())])
+    operator = lifetime_aggregate(schema, [Aggregate(function, "x", "n")], ["d", "p"], mode=mode)
+    changes = changes_from([(Event(G, 0, 9, (-0.0, {"f": -0.0}, 1)), 1)], schema)
+    groups = PlainGroups(operator.synopses)
+    groups.begin(MINUS_INFINITY)
+    shown = [
+        *operator.on_changes(0, changes, groups, MINUS_INFINITY),
+        *operator.on_watermark(groups, 20),
+    ]
+    assert [str(row["d"]) + str(row["p"]["f"]) for row in shown[0].to_pylist()] == ["0.00.0"]
+
+
 def test_a_column_called_time_is_no_trouble() -> None:
     schema = pa.schema([("time", pa.int64())])
     operator = lifetime_aggregate(schema, [Aggregate("first", "time", "first")])

@@ -148,6 +148,15 @@ def test_a_lifetime_cut_short_at_the_watermark_meets_changes_on_both_sides() -> 
     assert bag_of(*made) == {Event(G, 0, 4, ("a", "b")): 1}
 
 
+def test_stored_rows_that_cancel_make_no_pairs() -> None:
+    join = StreamJoin(PLAIN, PLAIN, ["x", "y"])
+    groups = PlainGroups(join.synopses)
+    revised = simple((0, 9, "a", 1), (0, 9, "a", -1), (0, 3, "a", 1), (3, 9, "b", 1))
+    pushed(join, groups, RIGHT, revised, MINUS_INFINITY)
+    (found,) = pushed(join, groups, LEFT, simple((4, 5, "x", 1)), MINUS_INFINITY)
+    assert events_of(found) == [(Event(G, 4, 5, ("x", "b")), 1)]
+
+
 def test_adding_to_a_side_does_not_read_it() -> None:
     join = StreamJoin(PLAIN, PLAIN, ["x", "y"])
     groups = Watched(join)

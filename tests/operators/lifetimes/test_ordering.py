@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.operators.lifetimes import ordering as module
+from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.ordering import Order, Ordering
 
@@ -56,3 +59,27 @@ def test_oracle_places_are_those_of_a_sort(
     assert order.tolist() == sorted(range(len(rows)), key=key)
     ranks = ordering.ranks(payload)[order]
     assert (ranks[1:] <= ranks[:-1]).all()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_best_of_events_that_live_together_are_selected(
+    monkeypatch: pytest.MonkeyPatch, *, together: bool
+) -> None:
+    monkeypatch.setattr(module, "_LARGE", 8)
+    ordering, k = Ordering(SCHEMA, [Order("f"), Order("n")]), 3
+    # the second group is small, the best of the others tie
+    owners = np.repeat(np.arange(3, dtype=np.uint64), [30, 5, 12])
+    values = [(None, float(row % 7), str(row)) for row in range(len(owners))]
+    payload = pa.RecordBatch.from_pylist(
+        [dict(zip(SCHEMA.names, row, strict=True)) for row in values], schema=SCHEMA
+    )
+    le = owners.astype(np.int64)
+    le[-1] -= not together
+    found = ordering.selected_at_once(changes_of(payload, le, le + 9, 1, owners, owners), k)
+    ranks, kept = ordering.ranks(payload), set(found.column("t").to_pylist())
+    for owner in range(3):
+        mine = np.flatnonzero(owners == owner)
+        best = np.sort(ranks[mine])[-k]
+        wanted = mine if owner == 1 or not together else mine[ranks[mine] >= best]
+        assert kept >= {str(row) for row in mine[ranks[mine] >= best]}
+        assert {str(row) for row in mine} & kept == {str(row) for row in wanted}

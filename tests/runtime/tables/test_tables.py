@@ -198,6 +198,17 @@ def test_deltas_log_has_statistics_of_files(tmp_path: Path) -> None:
     assert "list" not in found["nullCount"]
 
 
+def test_a_file_with_nan_is_not_skipped_by_readers_of_great_values(tmp_path: Path) -> None:
+    # NaN is greater than any number in Spark, and footers of Parquet leave it out
+    table = delta_at(tmp_path)
+    rows = some_rows(2)
+    x = COLUMNS.get_field_index("x")
+    table.add(0, written(table, rows.set_column(x, "x", pa.array([1.5, float("nan")])), 0))
+    bounds = pa.table(DeltaTable(table.layout.folder).get_add_actions(flatten=True))
+    assert bounds.column("min.x").to_pylist() == [1.5]
+    assert "max.x" not in bounds.column_names or bounds.column("max.x").to_pylist() == [None]
+
+
 @pytest.mark.parametrize("partitions", [(), ("name", "small")], ids=str)
 def test_parity_rows_of_a_task_beside_its_files(partitions: Sequence[str], tmp_path: Path) -> None:
     table = delta_at(tmp_path, partition_by=partitions)

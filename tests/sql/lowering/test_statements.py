@@ -64,7 +64,11 @@ FIRST = (
     "grouping sets", "queries about each row", "conditions with or", "rows of one", "qualify",
     "groups of all rows", "the first of each group", "a static table",
     "a static table behind groups",
-    "sums of a join by its key",
+    "sums of a join by its key", "frames in lower case", "columns with other names",
+    "columns left out of a star", "columns left out of one side",
+    "sets of grouping after their keys",
+    "windows from an instant on", "a join of windows from an instant on",
+    "the window of groups, called again", "a field of a key",
     "a time-bounded left join with a condition", "a time-bounded full join", "a join of windows",
     "a chain of time-bounded left joins",
 )  # fmt: skip
@@ -238,6 +242,20 @@ def test_oracle_columns_are_the_same_wherever_they_are_computed(
     assert ("date_format(" in described) == of_files
     here = "strftime(ts AT TIME ZONE 'UTC', '%H:%M')"
     assert ran_here(query, tmp_path) == by_duckdb(text.format(minute=here), TABLES)
+
+
+def test_oracle_fields_of_structs_are_aggregated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lowering, "_is_of_files", lambda *_: True)
+    frame = spark.createDataFrame(TABLES["a"])
+    frame = frame.selectExpr("ts", "word", "named_struct('k', k, 'v', v, 'word', word) AS a")
+    text = """
+        SELECT word, max(a.v) AS m, min(a.word) AS w, count(*) FILTER (WHERE a.v > 3) AS n,
+            count_if(a.v = 2 AND a.k > 1) AS two FROM a GROUP BY word
+    """
+    query = ice.sql(text, a=ice.stream(frame, time="ts", slack="1 second"))
+    assert ran_here(query, tmp_path) == by_duckdb(text, TABLES)
 
 
 def test_answers_that_are_joined_in_their_group_are_rows_by_its_key(

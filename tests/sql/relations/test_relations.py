@@ -171,6 +171,14 @@ REFUSED = {
     "SELECT count(*) AS n FROM a GROUP BY window(ts, 'soon')": "write an interval here",
     "WITH RECURSIVE r AS (SELECT k FROM a) SELECT k FROM r": "RECURSIVE is not supported",
     "SELECT k FROM range(5)": "this is no table",
+    "SELECT * EXCEPT (z) FROM a": "there is no column 'z'",
+    "SELECT * REPLACE (1 AS v) FROM a": r"only EXCEPT may follow \*",
+    "SELECT x FROM a AS q(x, y)": r"2 names for \d columns: \['ts', 'k'",
+    "SELECT k FROM a ORDER BY k LIMIT 3 PERCENT": "LIMIT is followed by a number",
+    "SELECT lag(v) IGNORE NULLS OVER (ORDER BY ts) AS s FROM a": "LAG counts all rows: remove IGN",
+    """SELECT count(*) AS n FROM a
+        GROUP BY window(ts, '9 seconds', '3 seconds', '4 seconds')""": "shorter than their step",
+    "SELECT count(*) AS n FROM a GROUP BY window(ts, '9 seconds', '3 seconds', v)": "an interval",
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ SETS: dict[str, list[str]] = {
     "a, ROLLUP(b, c)": ["abc", "ab", "a"],
     "ROLLUP(a), CUBE(b)": ["ab", "a", "b", ""],
     "GROUPING SETS ((a), (b)), c": ["ac", "bc"],
+    "a, b GROUPING SETS ((b), (a, b), ())": ["b", "ab", ""],
     "GROUPING SETS (ROLLUP(a, b), (c))": ["ab", "a", "", "c"],
 }
 

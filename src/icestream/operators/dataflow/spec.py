@@ -128,7 +128,8 @@ class ComponentSpec:
         """Return the steps that receive changes, with their edges, in the order to process them.
 
         The order is always the same, because it determines how lifetimes are cut and thus when they
-        are final. A port that an operator wants first comes before its other ports.
+        are final. A port that an operator wants first comes before its other ports. Apart from
+        that, what leads to most steps is first: results are complete when they are asked for.
         """
         left = [number for number, step in enumerate(self.steps) if isinstance(step, Receive)]
         before: dict[int, set[int]] = {number: set() for number in left}
@@ -141,7 +142,7 @@ class ComponentSpec:
         order: list[int] = []
         while left:
             ready = [number for number in left if before[number].isdisjoint(left)]
-            order.append((ready or left)[0])
+            order.append(max(ready or left, key=lambda number: len(self.behind[number])))
             left.remove(order[-1])
         edges = {n: step.edge for n, step in enumerate(self.steps) if isinstance(step, Receive)}
         return tuple((number, edges[number]) for number in order)

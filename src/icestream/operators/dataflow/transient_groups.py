@@ -34,6 +34,8 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 class TransientGroups(Groups):
     """The groups of some changes; they have no state."""
 
+    are_transient: bool = True
+
     def __init__(self, changes: pa.RecordBatch, synopses: Sequence[Synopsis]) -> None:
         self._given = identities_of(changes)
         self._id_high, self._id_low, self._numbers = distinct(*self._given)

@@ -26,6 +26,8 @@ from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
 from icestream.operators.lifetimes.pair_lifting import PairLifting
+from icestream.state.key_columns import KeyLayout
+from icestream.state.keys import KeyCodec
 
 #: the word aggregate to use when all aggregates are object aggregates
 _COUNTED = Aggregate("count", None, "")
@@ -61,6 +63,14 @@ class SpanAnswers:
         #: columns of the answers, and of the output
         self.schema = pa.schema([fields[each.alias] for each in aggregates])
         self.result = pa.schema([*self.keys, *self.schema])
+        codec = KeyCodec(self.keys)
+        floats = any(each.kind is KeyLayout.FLOAT for each in codec.nodes)
+        self._canonical = codec.canonical if floats else None
+
+    def keys_of(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the keys of changes as Spark shows those of groups: with -0.0 as 0.0."""
+        keys = changes.select(self.keys.names)
+        return keys if self._canonical is None else self._canonical(keys)
 
     @property
     def inverts(self) -> bool:

@@ -56,7 +56,7 @@ from icestream.operators.lifetimes.pairs import (
     lifetimes_of,
     pairs_of,
 )
-from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located, since
 from icestream.operators.lifetimes.stored_rows import (
     ids_of,
     live_events_synopsis,
@@ -118,6 +118,11 @@ class StreamDifference(PromptOperator):
         """Clip left changes to the gaps; or apply what right changes cover and uncover."""
         changes = changes.filter(pa.array(column_of(changes, RE) > watermark))
         if not changes.num_rows:
+            return
+        if groups.are_transient:
+            # the other side has no events
+            if port == LEFT and not self._present:
+                yield since(changes, watermark)
             return
         touched = RowsByGroup(located(changes, groups))
         if port == LEFT:

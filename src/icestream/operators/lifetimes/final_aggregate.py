@@ -159,9 +159,9 @@ class FinalAggregate(LifetimeAggregate):
         if len(done):
             owner = swept.owner[done]
             columns = swept.answers.take(pa.array(done)).columns
-            told = pa.RecordBatch.from_arrays(
-                [*self._rows.keys_of(found, owner), *columns], schema=self.result
-            )
+            stored = self._rows.keys_of(found, owner)
+            keys = self.answers.keys_of(pa.record_batch(stored, schema=self.answers.keys))
+            told = pa.RecordBatch.from_arrays([*keys.columns, *columns], schema=self.result)
             id_high, id_low = groups.identities(portion[owner])
             yield changes_of(told, swept.le[done], swept.re[done], 1, id_high, id_low)
 

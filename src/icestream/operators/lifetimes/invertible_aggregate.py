@@ -157,12 +157,18 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
         slots = located(changes, groups)
         heads, words = self._folded(changes, slots, le, re)
         slots, le, re = slots[heads], le[heads], re[heads]
+        if groups.are_transient and (np.diff(slots) > 0).all():
+            # one lifetime of each group, and none before: it is the answer
+            every, keys = np.arange(len(slots)), changes.select(self.answers.keys.names)
+            only = _Parts(every, le, re, np.ones_like(every), words)
+            yield from self._emitted(groups, slots, only, keys.take(pa.array(heads)))
+            return
         ends = np.flatnonzero(re < INFINITY)
         taken, at = words[ends], words.layout.at
         scale_rows(taken.table, np.full(len(ends), -1), at.ops, at.places)
         each = np.concatenate([np.arange(len(le)), ends])
         edges = _Edges(np.concatenate([le, re[ends]]), concatenated(words, taken))
-        keys, key_of = changes.select(self.answers.keys.names), heads[each]
+        keys, key_of = self.answers.keys_of(changes), heads[each]
         by_slot = RowsByGroup(slots[each])
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)

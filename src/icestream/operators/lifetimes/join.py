@@ -50,6 +50,7 @@ from icestream.operators.lifetimes.stored_rows import (
     live_events_synopsis,
     store_alive,
     store_late,
+    summed,
 )
 from icestream.state.groups.spec import Groups
 
@@ -118,6 +119,9 @@ class StreamJoin(PromptOperator):
             probes = changes.take(pa.array(mine))
             pieces = (groups.pieces(synopsis, portion) for synopsis in (1 - port, LATE + 1 - port))
             for other in chain.from_iterable(pieces):
+                if (column_of(other.rows, DIFF) < 0).any():
+                    # rows that cancel each other would make pairs that do
+                    other = summed(other)  # noqa: PLW2901
                 if other.rows.num_rows:
                     stored = lifetimes_of(other.rows, bounds_of(other.owners, len(portion)))
                     for pairs in pairs_of(lifetimes_of(probes, bounds), stored):

@@ -104,7 +104,7 @@ class NonInvertibleAggregate(LifetimeAggregate):
         columns += [changes.column(name) for name in self._objects.inputs.names]
         columns += [began_of(changes)] * self._objects.depends_on_order
         rows = pa.RecordBatch.from_arrays(columns, schema=self._words)
-        keys = changes.select(self.answers.keys.names)
+        keys = self.answers.keys_of(changes)
         by_slot = RowsByGroup(slots)
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)

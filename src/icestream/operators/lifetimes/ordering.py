@@ -26,11 +26,20 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.checks import is_word
 from icestream.operators.folding.columns import InputColumn
-from icestream.operators.lifetimes.changes import identities_of, payload_of
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    LE,
+    RE,
+    column_of,
+    identities_of,
+    payload_of,
+)
 from icestream.operators.lifetimes.consolidate import identities, numbered
 
 _WORST = np.int64(-(2**63))
 _BEST = np.int64(2**63 - 1)
+#: events of a group of which the best are selected before all of them are compared
+_LARGE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,31 @@ class Ordering:
             least = ranks[order[last]]
         chosen = ranks >= least[numbers]
         return changes if chosen.all() else changes.filter(pa.array(chosen))
+
+    def selected_at_once(self, changes: pa.RecordBatch, k: int) -> pa.RecordBatch:
+        """Return all changes that may be among the `k` best, given all changes of their groups.
+
+        Only of large groups whose events are added and live at the same time some are left out.
+        """
+        if changes.num_rows < _LARGE:
+            return changes
+        le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
+        id_high, _ = identities_of(changes)
+        goes_on = id_high[1:] == id_high[:-1]
+        together = (id_high[1:] > id_high[:-1]) | (
+            goes_on & (le[1:] == le[:-1]) & (re[1:] == re[:-1])
+        )
+        if not together.all() or (diff <= 0).any():
+            return changes
+        bounds = np.concatenate([[0], np.flatnonzero(~goes_on) + 1, [len(id_high)]])
+        large = np.flatnonzero(np.diff(bounds) >= max(_LARGE, 2 * k))
+        if not len(large):
+            return changes
+        ranks, chosen = self.ranks(payload_of(changes)), np.ones(len(id_high), dtype=np.bool_)
+        for begin, end in zip(bounds[large].tolist(), bounds[large + 1].tolist(), strict=True):
+            mine = ranks[begin:end]
+            chosen[begin:end] = mine >= np.partition(mine, len(mine) - k)[len(mine) - k]
+        return changes.filter(pa.array(chosen))
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -216,6 +216,8 @@ class TopK(PromptOperator):
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
+        if groups.are_transient:
+            changes = self._ordering.selected_at_once(changes, self.k)
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return

@@ -31,8 +31,9 @@ from icestream.plan.evolution.dataflows import (
     refused_in_dataflow,
     refused_words,
 )
+from icestream.plan.evolution.plan_differences import differences
 from icestream.plan.evolution.windows import WindowChange
-from icestream.plan.nodes.queries import Plan, differences, mode_of
+from icestream.plan.nodes.queries import Plan, mode_of
 from icestream.plan.state_schema import (
     DataflowSchema,
     NoSchema,

@@ -22,7 +22,6 @@ from typing import Any, Self
 import pyarrow as pa
 
 from icestream.core.clock import Clock, SystemClock
-from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -33,11 +32,6 @@ from icestream.plan.windows.session import Session
 
 #: default number of key groups of a checkpoint
 KEY_GROUPS = 4096
-
-#: parts of a description that are compared in another way than the others
-_APART = ("views", "late", "components")
-#: lists up to this length are shown whole where they differ
-_FEW = 2
 
 #: names of the first columns of every batch
 TIME = "time"
@@ -280,47 +274,3 @@ def mode_of(view: Mapping[str, Any]) -> str | None:
     """
     mode: str | None = view.get("mode")
     return "changes" if mode == "update" and "key" not in view else mode
-
-
-def differences(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return what differs between the plan that a checkpoint has and another one."""
-    theirs, ours = _flat(kept), _flat(wanted)
-    pairs = {name: (theirs.get(name), ours.get(name)) for name in {**theirs, **ours}}
-    return [
-        f"{name}: the checkpoint has {_alone(a, b)!r}, the query has {_alone(b, a)!r}"
-        for name, (a, b) in pairs.items()
-        if a != b
-    ]
-
-
-def _alone(value: Any, other: Any) -> Any:
-    """Return what of a long list is not in another one; anything else as it is."""
-    if isinstance(value, list) and isinstance(other, list) and len(value) > _FEW:
-        return [each for each in value if each not in other] or value
-    return value
-
-
-def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another query's plan, with every difference."""
-    found = differences(kept, wanted)
-    if found:
-        msg = (
-            f"the checkpoint at {root} belongs to another query. "
-            + "; ".join(found)
-            + ". Give this query its own checkpoint location, or undo the change"
-        )
-        raise CheckpointError(msg)
-
-
-def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description with the parts of its views as separate entries."""
-    views = described["views"]
-    # what happens to late events is no part of the state: it may change at every start
-    facts = {name: value for name, value in described.items() if name not in _APART}
-    for number, steps in enumerate(described.get("components", ())):
-        facts[f"component {number}"] = steps
-    for number, view in enumerate(views):
-        prefix = f"query {number}, " if len(views) > 1 else ""
-        facts |= {f"{prefix}{name}": value for name, value in view.items()}
-        facts |= {f"{prefix}mode": mode_of(view)}
-    return facts

@@ -51,6 +51,9 @@ _SAMPLED = 1024
 #: characters of the longest string that statistics contain
 _LONGEST = 64
 
+#: types of Parquet whose greatest value may be NaN, which footers leave out
+_WITH_NAN = ("FLOAT", "DOUBLE")
+
 #: metadata of files with columns that were picked: where each was
 _PICKED = b"icestream.picked"
 
@@ -397,7 +400,8 @@ def statistics_of(footer: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
             high = _shown(max(each.max for each in having))
             if low is not None and high is not None:
                 _nested(least, names, low)
-                _nested(greatest, names, high)
+                if groups[0].physical_type not in _WITH_NAN:
+                    _nested(greatest, names, high)
     return {
         "numRecords": footer.num_rows,
         "minValues": least,

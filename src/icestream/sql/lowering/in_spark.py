@@ -188,16 +188,16 @@ def projected(rows: Staged | Static, items: Mapping[str, exp.Expr]) -> Staged | 
 
 def _is_simple_column(node: exp.Expr, frame: DataFrame) -> bool:
     """Return whether tasks compute a column as Spark does."""
+    if _is_column(node):
+        return True
     match node:
-        case exp.Column():
-            return True
         case exp.Case(args={"ifs": [exp.If(this=condition) as only]}):
             # what an aggregate with FILTER reads
             value, others = only.args["true"], (node.args.get("this"), node.args.get("default"))
-            is_value = isinstance(value, exp.Column) or value.is_int
+            is_value = _is_column(value) or value.is_int
             return is_value and others == (None, None) and _is_simple(condition, frame)
         case exp.Anonymous(this=str(name), expressions=[exp.Column() as time, exp.Literal() as to]):
-            kind = frame.schema[time.name].dataType
+            kind = frame.schema[time.name].dataType if _is_column(time) else None
             in_utc = zone_of(frame.sparkSession) == "UTC"
             is_time = kind == TimestampNTZType() or (kind == TimestampType() and in_utc)
             return name.lower() == "date_format" and is_time and is_pattern(to.this)
@@ -208,13 +208,18 @@ def _is_simple(condition: exp.Expr, frame: DataFrame) -> bool:
     """Return whether a condition compares only numbers, or only texts, with literals or columns."""
     kinds = set()
     for each in condition.walk():
-        if isinstance(each, exp.Column):
+        if _is_column(each):
             kinds.add(_kind_of(frame.schema[each.name].dataType))
         elif isinstance(each, exp.Literal):
             kinds.add("text" if each.is_string else "number")
         elif not isinstance(each, _SIMPLE):
             return False
     return len(kinds) == 1 and None not in kinds
+
+
+def _is_column(node: exp.Expr) -> bool:
+    """Return whether a node is a column, and not a field of one."""
+    return isinstance(node, exp.Column) and len(node.parts) == 1
 
 
 def _kind_of(kind: DataType) -> str | None:
@@ -258,7 +263,7 @@ def copied(rows: Staged, by: str = TIME) -> Staged:
         ends = sf.expr(f"explode(sequence({first}, {start} + {window.size}, {window.step}))")
         texts = {"start": f"timestamp_micros({start})", "end": f"timestamp_micros({_EDGES})"}
     else:
-        lengths = f"{window.size} microseconds", f"{window.step} microseconds"
+        lengths = [f"{each} microseconds" for each in (window.size, window.step, window.offset)]
         ends = sf.window(sf.col(time), *lengths)
         texts = {"start": f"{_EDGES}.start", "end": f"{_EDGES}.end"}
     edges = {name: texts[edge] for name, edge in rows.edges.items()} | {INSTANT: texts["end"]}

@@ -117,10 +117,12 @@ class _Statements:
             raise text.error(
                 text.tokens[0], "only views can be created: CREATE VIEW v AS SELECT ..."
             )
-        view = ViewText(tree.expression, text, dict(self._names))
+        name = tree.this
+        columns = name.expressions if isinstance(name, exp.Schema) else ()
+        view = ViewText(tree.expression, text, dict(self._names), columns)
         # mistakes are reported where the view is defined
         read_query(view.tree, text, self._names, self._functions)
-        self._names[tree.this.name.lower()] = view
+        self._names[(name.this if columns else name).name.lower()] = view
 
     def _explained(self, text: Text) -> str:
         if not text.tokens:

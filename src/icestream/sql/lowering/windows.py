@@ -66,7 +66,7 @@ def windowed_stream(
             case "session":
                 gap = window.gap
                 return stream.session(window.size if gap is None else sf.expr(written(gap)))
-        return stream.window(window.size, window.step)
+        return stream.window(window.size, window.step, window.offset)
     if window.range is not None and window.rows is None:
         event = window.slide if isinstance(window.slide, RowsSlide) else "event"
         return stream.window(window.range, slide=event)

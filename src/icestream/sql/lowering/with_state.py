@@ -96,7 +96,7 @@ def windows_of(window: TimeWindow) -> Windows | Cumulative:
     """Return the windows of a statement as those of a plan."""
     if window.kind == "cumulate":
         return Cumulative(window.size, window.step)
-    return Windows(window.size, window.step)
+    return Windows(window.size, window.step, window.offset)
 
 
 def at_columns(events: Events, start: str | None, end: str | None, longer: Micros = 0) -> Events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -29,6 +29,8 @@ class ViewText:
     tree: exp.Expr
     text: Text
     names: Mapping[str, SourceTable | ViewText]
+    #: where the name came with names for its columns
+    columns: Sequence[exp.Expr] = ()
 
 
 Definitions = Mapping[str, SourceTable | ViewText]

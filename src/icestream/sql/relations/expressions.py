@@ -85,7 +85,8 @@ class ExpressionReader(ABC):
             name = node.name.lower()
             is_own = self._calls.is_aggregate(node) or name in _OWN_FUNCTIONS
             if not is_own and not self._functions.exists(name):
-                hint = guess(name, (*NAMES, *self._functions.own, *self._functions.known))
+                known = {*NAMES, *self._functions.own, *self._functions.known} - {name}
+                hint = guess(name, sorted(known))
                 raise self._text.error(node, f"there is no function {node.name!r}{hint}")
 
     def is_aggregate(self, node: exp.Expr) -> bool:

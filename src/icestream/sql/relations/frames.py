@@ -118,7 +118,7 @@ def _reach(node: exp.Window, text: Text) -> tuple[str, int | None]:
         raise text.error(node, _FRAME)
     if start == "CURRENT ROW":
         return kind, 0
-    if spec.args.get("start_side") != "PRECEDING":
+    if str(spec.args.get("start_side")).upper() != "PRECEDING":
         raise text.error(node, _FRAME)
     if start == "UNBOUNDED":
         return kind, None
@@ -141,6 +141,10 @@ def _order_call(
     if function in ("rank", "dense_rank"):
         return AggregateCall(function, ())
     inner = node.this
+    if isinstance(inner, exp.IgnoreNulls):
+        raise text.error(node, f"{function.upper()} counts all rows: remove IGNORE NULLS")
+    if isinstance(inner, exp.RespectNulls):
+        inner = inner.this
     parts = [inner.this, inner.args.get("offset"), inner.args.get("default")]
     if isinstance(inner, exp.Anonymous):
         parts = [*inner.expressions, None, None, None][:3]

@@ -208,15 +208,16 @@ class GroupReader(NestedReader):
             )  # fmt: skip
         if called(node) in ("grouping", "grouping_id"):
             return self._grouping_function(node, scope, grouping)
-        if (edge := grouping.edge(node)) is not None:
+        edge = grouping.edge(node) or self._called_again(node, scope, grouping)
+        if edge is not None:
             return edge
         if self._calls.is_aggregate(node):
             return reference(self._aggregate(node, scope, grouping), node)
         column = node if isinstance(node, exp.Column) else None
         known = all(is_known(each, scope) for each in node.find_all(exp.Column))
-        key = grouping.held(self.expression(node, scope)) if known else None
-        if key is not None:
-            return reference(key, node)
+        found = _of_key(self.expression(node, scope), node, grouping) if known else None
+        if found is not None:
+            return found
         if column is None:
             return node
         if (window := grouping.window_column(column)) is not None:
@@ -232,6 +233,23 @@ class GroupReader(NestedReader):
         if grouping.heading and column.parts[0].name.lower() in _WINDOW_NAMES:
             raise self._text.error(node, f"rows of this window have {grouping.heading!r} instead")
         raise unknown_column(column, scope, self._text, grouping.heading)
+
+    def _called_again(
+        self, node: exp.Expr, scope: ColumnScope, grouping: _Grouping
+    ) -> exp.Expr | None:
+        """Return the window of GROUP BY, or a bound of it, if a node calls it once more."""
+        call = node.this if isinstance(node, exp.Dot) else node
+        if window_call(call) is None or not scope.windows:
+            return None
+        time = resolved(call.expressions[0], [scope], self._text)
+        table = scope.windows[-1]
+        if (time.name, read_window(call, call.expressions[1:], self._text)) != (
+            table.time,
+            table.window,
+        ):
+            return None
+        names = [grouping.heading or "", *([node.name] if call is not node else [])]
+        return grouping.window_column(exp.column(*reversed(names)))
 
     def _aggregate(self, node: exp.Expr, scope: ColumnScope, grouping: _Grouping) -> str:
         """Return the column that holds an aggregate, adding it if there is none."""
@@ -375,6 +393,17 @@ class _Grouping:
 _EDGES = ("start", "end")
 #: columns that windows of some kind have
 _WINDOW_NAMES = ("window", "session_window", "window_start", "window_end", "time")
+
+
+def _of_key(meant: exp.Expr, node: exp.Expr, grouping: _Grouping) -> exp.Expr | None:
+    """Return the key that an expression is, or the field of the key that it names."""
+    of = meant
+    while (key := grouping.held(of)) is None and isinstance(of, exp.Dot):
+        of = of.this
+    if key is None or of is meant:
+        return None if key is None else reference(key, node)
+    held = reference(key, node)
+    return meant.transform(lambda each: held if written(each) == written(of) else each)
 
 
 def _window_of(node: exp.Expr, scope: ColumnScope) -> WindowTable | None:

@@ -82,6 +82,11 @@ class ColumnScope:
         names = [each.name for each in self.entries if each.column in found | {node.name}]
         return names[0] if names and used == len(node.parts) else str(node.parts[-1].name)
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names that `*` stands for."""
+        return [each.name for each in self.entries if each.starred]
+
     def stars(self, relation: str | None) -> list[ScopedColumn]:
         """Return the columns of `*` or of `relation.*`."""
         return [

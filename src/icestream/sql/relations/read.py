@@ -101,7 +101,8 @@ class QueryReader(SelectReader):
             raise self._text.error(clause, "WITH RECURSIVE is not supported")
         for each in clause.expressions:
             known = dict(self._definitions)
-            self._definitions[each.alias.lower()] = ViewText(each.this, self._text, known)
+            names = each.args["alias"].columns
+            self._definitions[each.alias.lower()] = ViewText(each.this, self._text, known, names)
 
     def _select(self, tree: exp.Select) -> NamedRelation:
         tree = with_named_windows(tree, self._text)
@@ -163,6 +164,25 @@ class QueryReader(SelectReader):
         return query
 
     def _source(self, node: exp.Expr, *, windowed: bool = False) -> NamedRelation:
+        alias = node.args.get("alias")
+        found = self._relation(node, windowed=windowed)
+        return found if alias is None else self._with_names(found, alias.columns)
+
+    def _with_names(self, query: NamedRelation, names: Sequence[exp.Expr]) -> NamedRelation:
+        """Give the columns of a relation other names, if there are any."""
+        shown = [each for each in query.scope.entries if each.starred]
+        if not names:
+            return query
+        if len(names) != len(shown):
+            raise self._text.error(
+                names[0], f"{len(names)} names for {len(shown)} columns: {query.scope.names}"
+            )
+        entries = tuple(
+            replace(each, name=name.name) for each, name in zip(shown, names, strict=True)
+        )
+        return replace(query, scope=replace(query.scope, entries=entries))
+
+    def _relation(self, node: exp.Expr, *, windowed: bool) -> NamedRelation:
         alias = node.alias or None
         if isinstance(node, exp.Subquery):
             inner = node.this
@@ -205,7 +225,7 @@ class QueryReader(SelectReader):
             raise self._text.error(place, f"there is no table {name!r}{hint} {given}")
         if isinstance(found, ViewText):
             inside = QueryReader(found.text, found.names, self._functions, self._numbers)
-            return inside.query(found.tree)
+            return inside._with_names(inside.query(found.tree), found.columns)
         if node.args.get("version") is not None and found.time is not None:
             raise self._text.error(
                 node.this,

@@ -52,11 +52,22 @@ class SelectReader(GroupReader):
                 found = scope.stars(table)
                 if not found:
                     raise unknown_column(node, scope, self._text)
-                items += [SelectItem(entry.name, reference(entry.column), place) for entry in found]
+                without = self._left_out(node.this if of_star else node, ColumnScope(tuple(found)))
+                items += [
+                    SelectItem(entry.name, reference(entry.column), place)
+                    for entry in found
+                    if entry.column not in without
+                ]
                 continue
             name = each.alias or scope.own_name(node) or self._text.slice(place)
             items.append(SelectItem(name, node, place, bool(each.alias)))
         return items
+
+    def _left_out(self, star: exp.Expr, scope: ColumnScope) -> set[str]:
+        """Return the columns that EXCEPT leaves out of `*`."""
+        if star.args.get("replace") or star.args.get("rename"):
+            raise self._text.error(star, "only EXCEPT may follow *: name the other columns")
+        return {resolved(each, [scope], self._text).name for each in star.args.get("except_") or ()}
 
     def qualified(self, clause: exp.Expr, scope: ColumnScope, items: list[SelectItem]) -> exp.Expr:
         """Return the condition of QUALIFY over items, of which it adds those it needs."""
@@ -193,7 +204,8 @@ class SelectReader(GroupReader):
             word = "ORDER" if limit is None else "LIMIT"
             raise self._text.error(self._text.keyword(word) or order or limit or tree, message)
         count = limit.expression
-        if not (isinstance(count, exp.Literal) and str(count.this).isdecimal()):
+        plain = isinstance(count, exp.Literal) and str(count.this).isdecimal()
+        if not plain or limit.args.get("limit_options"):
             raise self._text.error(limit, "LIMIT is followed by a number")
         scope = query.scope
 

@@ -117,6 +117,7 @@ def _window(window: TimeWindow | Frame) -> str:
         if window.gap is not None:
             return f"session {bare(written(window.gap))}"
         words = f"{window.kind} {format_interval(window.size)}"
+        words += f" from {format_interval(window.offset)}" if window.offset else ""
         step: Micros | RowsSlide | None = window.step if window.step != window.size else None
     else:
         reaches = [] if window.rows is None else [f"{window.rows} rows"]

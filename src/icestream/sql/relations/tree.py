@@ -111,6 +111,8 @@ class TimeWindow:
     step: Micros
     #: the gap of a session in which each row has its own; then there is no size
     gap: exp.Expr | None = None
+    #: where windows start, from 1970-01-01 UTC
+    offset: Micros = 0
 
 
 #: the window of the rows of an instant

@@ -1,7 +1,8 @@
 """Windows as functions: TUMBLE, HOP, CUMULATE and SESSION, and Spark's window and session_window.
 
 Idea: all of them name a kind of windows and one or two intervals. HOP and CUMULATE give the step
-first and the size second; Spark's window gives the size first. The gap of a session may be an
+first and the size second; Spark's window gives the size first. A last one may say where windows on
+a grid start. The gap of a session may be an
 expression over the columns of a row.
 """
 
@@ -20,11 +21,11 @@ from icestream.sql.statements.tokens import Text
 
 #: kinds by their names in SQL, and the numbers of intervals they take
 _KINDS = {
-    "tumble": (1,),
-    "hop": (2,),
+    "tumble": (1, 2),
+    "hop": (2, 3),
     "cumulate": (2,),
     "session": (1,),
-    "window": (1, 2),
+    "window": (1, 2, 3),
     "session_window": (1,),
 }
 
@@ -39,29 +40,35 @@ def read_window(node: exp.Expr, lengths: Sequence[exp.Expr], text: Text) -> Time
     """Read the intervals of a window."""
     name = str(called(node))
     if len(lengths) not in _KINDS[name]:
-        wanted = " or ".join(str(each) for each in _KINDS[name])
+        wanted = " to ".join(str(each) for each in _KINDS[name][:: len(_KINDS[name]) - 1 or 1])
         raise text.error(
             node, f"{name} takes {wanted} intervals after the time; got {len(lengths)}"
         )
     if name.startswith("session") and _depends_on_rows(lengths[0]):
         return TimeWindow("session", 0, 0, lengths[0])
-    first, *rest = [_length(each, text) for each in lengths]
+    count = 1 if name == "tumble" else 2
+    first, *rest = [_length(each, text) for each in lengths[:count]]
+    offset = _offset(lengths[count], text) if len(lengths) > count else 0
     match name:
         case "session" | "session_window":
             return TimeWindow("session", first, first)
-        case "window":
+        case "window" | "tumble":
             step = rest[0] if rest else first
-            return _checked(node, "tumble" if step == first else "hop", first, step, text)
-        case "tumble":
-            return TimeWindow("tumble", first, first)
-    return _checked(node, name, rest[0], first, text)
+            kind = "tumble" if step == first else "hop"
+            window = TimeWindow(kind, first, step, offset=offset)
+        case _:
+            window = TimeWindow(name, rest[0], first, offset=offset)
+    _check(node, window, text)
+    return window
 
 
-def _checked(node: exp.Expr, kind: str, size: Micros, step: Micros, text: Text) -> TimeWindow:
-    if step > size or (kind == "cumulate" and size % step):
+def _check(node: exp.Expr, window: TimeWindow, text: Text) -> None:
+    kind = window.kind
+    if window.step > window.size or (kind == "cumulate" and window.size % window.step):
         rule = "divide the size evenly" if kind == "cumulate" else "not exceed the size"
         raise text.error(node, f"the step of {kind} must {rule}")
-    return TimeWindow(kind, size, step)
+    if abs(window.offset) >= window.step:
+        raise text.error(node, f"the start of {kind} windows must be shorter than their step")
 
 
 def _depends_on_rows(node: exp.Expr) -> bool:
@@ -73,6 +80,14 @@ def _length(node: exp.Expr, text: Text) -> Micros:
     found = interval_of(node)
     if found is None or found <= 0:
         raise text.error(node, "write an interval here, for example INTERVAL '10' SECOND")
+    return found
+
+
+def _offset(node: exp.Expr, text: Text) -> Micros:
+    """Read where windows start, which may be before or after 0."""
+    found = interval_of(node)
+    if found is None:
+        raise text.error(node, "write an interval here, for example INTERVAL '15' MINUTE")
     return found
 
 

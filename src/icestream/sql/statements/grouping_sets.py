@@ -31,6 +31,12 @@ def read_grouping(
         return [], None
     reader = _Reader(resolve)
     elements = group.expressions
+    named = group.args.get("grouping_sets")
+    if named:
+        # GROUP BY a, b GROUPING SETS (...) groups by the sets; the list names the keys
+        for each in elements:
+            reader.sets(each)
+        elements = named
     # WITH ROLLUP and WITH CUBE apply to all elements
     suffixes = [*(group.args.get("rollup") or ()), *(group.args.get("cube") or ())]
     if suffixes:

@@ -82,6 +82,9 @@ class GroupPieces:
 class Groups(Protocol):
     """Rows by group, in the synopses of one operator."""
 
+    #: whether the groups have no rows and will never have any: all of their changes are at hand
+    are_transient: bool = False
+
     def watermark(self) -> Micros:
         """Return the latest watermark of a `begin`; rows that it has reached are gone."""
         ...

@@ -1,4 +1,4 @@
-"""The obvious versions of the kernels in `icestream.kernels.bytes`."""
+"""The obvious versions of the kernels in `icestream.kernels.byte_heap`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels.bytes import FIRST, HEAD, ByteArray, Cells, Words
+from icestream.kernels.byte_heap import FIRST, HEAD, ByteArray, Cells, Words
 from icestream.kernels.hashing import VALUE
 
 

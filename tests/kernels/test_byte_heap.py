@@ -9,9 +9,9 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.kernels import bytes as heaps
+from icestream.kernels import byte_heap as heaps
 from icestream.kernels.hashing import NULL, VALUE
-from tests.oracles.kernels import bytes as plain_heaps
+from tests.oracles.kernels import byte_heap as plain_heaps
 
 NO_MASK = np.empty(0, np.uint8)
 CELLS = 8
