@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints
+from icestream.kernels.addresses import copy_bytes
 from icestream.kernels.compile import kernel, lean_kernel
 
 Bytes = npt.NDArray[np.uint8]
@@ -167,12 +168,10 @@ def collect_text(
     text: Bytes, starts: Ints, sizes: Ints, offsets: npt.NDArray[np.int32], data: Bytes
 ) -> None:
     """Copy values one after the other; `offsets` gets where each starts, and the end."""
-    target = 0
+    target, source, end = 0, text.ctypes.data, data.ctypes.data
     for i in range(starts.size):
         offsets[i] = target
-        start = starts[i]
-        for place in range(sizes[i]):
-            data[target + place] = text[start + place]
+        copy_bytes(end + target, source + starts[i], sizes[i])
         target += sizes[i]
     offsets[starts.size] = target
 
