@@ -168,10 +168,10 @@ def collect_text(
     text: Bytes, starts: Ints, sizes: Ints, offsets: npt.NDArray[np.int32], data: Bytes
 ) -> None:
     """Copy values one after the other; `offsets` gets where each starts, and the end."""
-    target, source, end = 0, text.ctypes.data, data.ctypes.data
+    target = 0
     for i in range(starts.size):
         offsets[i] = target
-        copy_bytes(end + target, source + starts[i], sizes[i])
+        copy_bytes(data, target, text, starts[i], sizes[i])
         target += sizes[i]
     offsets[starts.size] = target
 

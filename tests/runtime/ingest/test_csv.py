@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from icestream.kernels.delimited_text import find_values
 from icestream.runtime.ingest import csv
 from icestream.runtime.ingest.csv import CsvReader, blocks
 from icestream.runtime.ingest.file_splits import FileSplit
@@ -222,13 +223,12 @@ def test_bounded_places_of_values_are_as_many_as_there_are_lines(
 ) -> None:
     path, sizes = tmp_path / "wide.csv", list[tuple[int, ...]]()
     path.write_text("".join(f"{'x' * 500},{number}\n" for number in range(100)))
-    find_values = csv.find_values
 
     def found(*given: Any) -> Any:
         sizes.append(given[-1].shape)
         return find_values(*given)
 
-    monkeypatch.setattr(csv, "find_values", found)
+    monkeypatch.setattr("icestream.runtime.ingest.csv.find_values", found)
     reader = CsvReader(("a", "b"), header=False, separator=",", null="", utc=True)
     piece = FileSplit(str(path), 0, path.stat().st_size)
     [rows] = reader.batches(piece, pa.schema([("b", pa.int64())]))

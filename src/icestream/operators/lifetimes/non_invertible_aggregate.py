@@ -5,8 +5,9 @@ merged into intervals of equal words, and the segments between their ends are co
 (`answers`). Object aggregates store the columns that they read beside the words.
 
 Of an input that grows no event leaves, so all that is alive between two instants is merged into one
-row of words, those of a chunk with the same lifetime before anything is read. If answers are minima, maxima and other choices only, how many events there are does
-not count, and neighbouring rows with equal words become one: as many rows as answers.
+row of words, those of a chunk with the same lifetime before anything is read. If answers are
+minima, maxima and other choices only, how many events there are does not count, and neighbouring
+rows with equal words become one: as many rows as answers.
 
 Invariants:
 1. After every chunk the emitted changes add up to the aggregate at each instant
