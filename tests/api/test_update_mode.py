@@ -156,6 +156,43 @@ def test_oracle_update_writes_what_spark_writes(
     assert found.batches == wanted.batches
 
 
+@pytest.mark.parametrize("overlap", [6, 60])
+def test_oracle_windows_that_overlap_go_on_after_restarts(
+    overlap: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each batch reaches windows that others of other batches and runs began."""
+    range_, slide = f"{overlap * 500} milliseconds", "500 milliseconds"
+
+    def theirs(df: DataFrame) -> DataFrame:
+        grouped = df.withWatermark("ts", SLACK).groupBy(sf.window("ts", range_, slide), "key")
+        return grouped.agg(
+            sf.count("x").alias("n"),
+            sf.avg("x").alias("a"),
+            sf.min("item").alias("least"),
+            sf.sort_array(sf.collect_set("x")).alias("set"),
+        )
+
+    def ours(stream: ice.Stream) -> Any:
+        return stream.window(range_, slide).groupBy("key").agg(
+            ice.count("x").alias("n"),
+            ice.avg("x").alias("a"),
+            ice.min("item").alias("least"),
+            ice.collect_set("x").alias("set"),
+        )  # fmt: skip
+
+    tables = events(overlap)
+    feed = Feed(spark, f"{tmp_path}/in", tables[0])
+    found, wanted = list[Counter[str]](), list[Counter[str]]()
+    for first in (1, 3, 5, 7):
+        stream = ice.stream(feed.stream(), "ts", slack=SLACK)
+        wanted += written(theirs(feed.stream()).writeStream, tmp_path / "spark").batches
+        found += written(ours(stream).writeStream, tmp_path / "chk").batches
+        for table in tables[first : first + 2]:
+            feed.add(table)
+    assert len(wanted) > 3
+    assert found == wanted
+
+
 def test_sessions_are_refused_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, f"{tmp_path}/in", *events(0))
     theirs = of_spark(feed.stream(), sf.session_window("ts", "2 seconds"), "key")

@@ -31,7 +31,7 @@ from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.versions.commits import PLAN
 from icestream.state.versions.sealed import FORMAT, seal
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
-from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
+from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow, open_windows
 from tests.fixtures.plans import QuickFiles, open_query, window_plan
 
 SECOND = 1_000_000
@@ -618,6 +618,15 @@ def test_windows_that_were_copies_are_refused_by_name(tmp_path: Path) -> None:
     query.close()
     with pytest.raises(CheckpointError, match=r"of windows .* instead of aggregate"):
         evolve(str(tmp_path / "checkpoint"), counts(panes=True))
+
+
+def test_open_windows_that_were_copies_are_refused_by_name(tmp_path: Path) -> None:
+    before = open_windows("now", copies=True)
+    query = open_query(before, str(tmp_path))
+    query.feed(cast_to(before, ratings_of(0)))
+    query.close()
+    with pytest.raises(CheckpointError, match="copied events into open windows"):
+        evolve(str(tmp_path / "checkpoint"), open_windows("now"))
 
 
 def test_a_filter_behind_an_aggregate_is_refused_by_name(tmp_path: Path) -> None:

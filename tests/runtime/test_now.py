@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.window_copies import WINDOW, WindowCopies
+from icestream.operators.lifetimes.window_copies import WINDOW
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.queries import Source
@@ -299,10 +299,7 @@ def test_oracle_windows_are_in_the_table_while_they_are_open(
 ) -> None:
     kind, assigned = WINDOWS[windows]
     aggregate, sql = AGGREGATES[name]
-    copies = WindowCopies(kind, INSTANT)
-    stream = PlanStream.of(EVENTS)
-    stream = stream.mapped(copies, copies.columns(EVENTS), "windows")
-    made = stream.apply([WINDOW, "k"], lambda group: group.agg(aggregate))
+    made = PlanStream.of(EVENTS).open_windows(kind, ["k"], aggregate)
     flow = compiled(((made.node, "now"),), {0: 0}, (Source("a", SLACK),), (EVENTS,), INSTANT)
     sql = sql or "coalesce(list(item ORDER BY t) FILTER (item IS NOT NULL), [])"
     text = f"SELECT (s, e), k, {sql} FROM ({assigned}) WHERE s <= t AND t < e GROUP BY s, e, k"
@@ -323,11 +320,8 @@ def test_oracle_a_late_event_fires_its_window_again_until_the_slack_is_over(
     seed: int, tmp_path: Path
 ) -> None:
     length, slack = 5 * SECOND, 8 * SECOND
-    copies = WindowCopies(Windows(length, length), INSTANT)
-    stream = PlanStream.of(EVENTS)
-    stream = stream.mapped(copies, copies.columns(EVENTS), "windows")
     chosen = Aggregate("count", None, "n"), Aggregate("median", "item", "middle")
-    made = stream.apply([WINDOW, "k"], lambda group: group.agg(*chosen))
+    made = PlanStream.of(EVENTS).open_windows(Windows(length, length), ["k"], *chosen)
     flow = compiled(((made.node, "now"),), {0: 0}, (Source("a", slack),), (EVENTS,), INSTANT)
     rows, dice = events(seed, 300), np.random.default_rng(seed)
     rows = rows.set_column(1, "source", pa.array(np.zeros(rows.num_rows, np.int32)))

@@ -28,15 +28,10 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.session_copies import SessionCopies
 from icestream.operators.lifetimes.until_next import UntilNext
-from icestream.operators.lifetimes.window_copies import (
-    WINDOW,
-    GroupingCopies,
-    OwnTimes,
-    WindowCopies,
-)
+from icestream.operators.lifetimes.window_copies import WINDOW, GroupingCopies, OwnTimes
 from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.plan.events.features import FeatureCall, rows_at_slides, with_features
-from icestream.plan.events.pane_windows import either, paned
+from icestream.plan.events.pane_windows import either, paned, while_open
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, WindowKind, grouping_id
 from icestream.plan.windows.frame import GROUPING_ID, Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -184,11 +179,8 @@ def _rows(
         made = _with_panes(made, events, windows, keyed, titles, aggregates, time)
     else:
         assert isinstance(windows, Windows | Cumulative)
-        copies = WindowCopies(windows, time, events._node.delay)
-        columns = copies.columns(events._node.payload)
-        length = windows.range if isinstance(windows, Windows) else windows.size
-        copied = events._mapped(copies, columns, f"copies {windows}", length)
-        made = copied.groupApply([WINDOW, *by], lambda group: _aggregated(group, aggregates))
+        node = while_open(events._node, windows, time, by or [_ALL], by, aggregates)
+        made = replace(events, _node=node)
         keyed, titles = by or [_ALL], [*names, *numbers]
         made = _with_panes(made, events, windows, keyed, titles, aggregates, time)
     return made.select(

@@ -37,7 +37,7 @@ import mmap
 import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from icestream.core.errors import StorageError
 
@@ -193,6 +193,13 @@ def mapped(descriptor: int, size: int, offset: int = 0) -> memoryview:
     first = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     pages = mmap.mmap(descriptor, size - first, access=mmap.ACCESS_READ, offset=first)
     return memoryview(pages)[offset - first :]
+
+
+def release(view: memoryview) -> None:
+    """Release the pages of a mapped file from the process; an access brings them back."""
+    owner: Any = view.obj
+    if isinstance(owner, mmap.mmap):
+        owner.madvise(mmap.MADV_DONTNEED)
 
 
 def _sync(path: str, flags: int = 0) -> None:

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DamageError
+from icestream.operators.dataflow.sorted_changes import END
 from icestream.operators.folding.exact_rows import ExactRows, concatenated
 from icestream.operators.folding.fields import Layout
+from icestream.operators.lifetimes.changes import changes_of
 from icestream.runtime.exchange import parcels as exchange_parcels
 from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Parcels, Sent
+from icestream.state.files import LocalFiles
+from icestream.state.log.reader import SegmentReader
 from icestream.testing.simulated_disk import SimulatedDisk
 
 
@@ -119,3 +125,56 @@ def test_a_flipped_bit_in_a_parcel_is_noticed() -> None:
     disk.flip("x/0", 60, 4)
     with pytest.raises(DamageError, match="x/0"):
         list(Parcels(ParcelReader(disk, ["x/0"]), 0).entries())
+
+
+def sent_changes(path: Path) -> None:
+    """Write a parcel of changes in several records."""
+    keys = np.arange(10_000, dtype=np.int64)
+    payload, ids = pa.record_batch({"k": keys}), keys.astype(np.uint64)
+    out = ExchangeWriter(LocalFiles(), str(path), LocalFiles(), "root", "0")
+    out.changes(0, 0, changes_of(payload, keys, keys + 1, 1, ids, ids))
+    out.finish()
+
+
+def test_bounded_records_that_several_passes_need_are_verified_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_parcels, "SMALL_PARCEL", 0)
+    monkeypatch.setattr(exchange_parcels, "RECORD_BYTES", 1 << 19)
+    monkeypatch.setattr(exchange_parcels, "MOST_REMEMBERED", 2)
+    sent_changes(tmp_path / "0")
+    verified: list[tuple[str, int]] = []
+    verify = SegmentReader._verify
+
+    def noted(
+        self: SegmentReader, block: int, data: bytes | memoryview, checksum: int, part: str
+    ) -> None:
+        verified.append((part, block))
+        verify(self, block, data, checksum, part)
+
+    monkeypatch.setattr(SegmentReader, "_verify", noted)
+    reader = ParcelReader(LocalFiles(), [str(tmp_path / "0")])
+    parcels = Parcels(reader, 0)
+    records = len(parcels.ranges(0)[0])
+    assert records > 2
+    found: list[int] = []
+    for first in range(0, 10_000, 100):
+        for batch in parcels.changes(0, first, first + 100):
+            found += batch.column("k").to_pylist()
+    assert found == list(range(10_000))
+    assert [each for each in verified if each[0] == "block"] == [
+        ("block", n) for n in range(records)
+    ]
+    reader.close()
+
+
+def test_damage_in_a_mapped_parcel_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_parcels, "SMALL_PARCEL", 0)
+    sent_changes(tmp_path / "0")
+    data = bytearray((tmp_path / "0").read_bytes())
+    data[len(data) // 3] ^= 1
+    (tmp_path / "0").write_bytes(data)
+    with pytest.raises(DamageError, match="block 0 does not match"):
+        list(Parcels(ParcelReader(LocalFiles(), [str(tmp_path / "0")]), 0).changes(0, 0, END))

@@ -148,8 +148,8 @@ class ResultBuffer:
 class HeldRowBuffer:
     """Rows that hold, straight from an operator by their key, once for each key that changed.
 
-    A batch has all rows of its keys. Several batches of one key follow each other, and the last one
-    counts; no other key is in them.
+    A batch has all rows of its groups. Several batches of one group follow each other, and no other
+    is in them: the last one counts, and of windows the last row of each.
     """
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class HeldRowBuffer:
         if self._held is not None and not _is_one_group(self._held.slice(0, 1), changes):
             yield from self.rest()
         if _is_one_group(changes):
-            self._held = changes
+            self._held = changes if self._held is None else _replaced(self._held, changes)
         else:
             yield changes
 
@@ -168,6 +168,12 @@ class HeldRowBuffer:
         held, self._held = self._held, None
         if held is not None:
             yield held
+
+
+def _replaced(held: pa.RecordBatch, changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that hold, without those that others of the same lifetime replace."""
+    stays = ~np.isin(column_of(held, LE), column_of(changes, LE))
+    return pa.concat_batches([held.filter(pa.array(stays)), changes])
 
 
 def _is_one_group(*batches: pa.RecordBatch) -> bool:

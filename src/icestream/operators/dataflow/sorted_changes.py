@@ -15,8 +15,8 @@ Invariants:
    (`test_oracle_entire_pieces_have_all_changes_of_their_groups`). Those of groups inside others
    say where the groups around them end (`test_pieces_say_where_the_groups_around_them_end`).
 
-Cost: each record is read by the passes whose range it overlaps, mostly one or two; one sort per
-pass.
+Cost: each record is looked at by the passes whose range it overlaps, many if what was sent at once
+is small beside all; mapped parcels are verified and parsed once for all of them. One sort per pass.
 """
 
 from __future__ import annotations

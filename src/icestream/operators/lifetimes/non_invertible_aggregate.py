@@ -5,9 +5,8 @@ merged into intervals of equal words, and the segments between their ends are co
 (`answers`). Object aggregates store the columns that they read beside the words.
 
 Of an input that grows no event leaves, so all that is alive between two instants is merged into one
-row of words, those of a chunk with the same lifetime before anything is read. If answers are
-minima, maxima and other choices only, how many events there are does not count, and neighbouring
-rows with equal words become one: as many rows as answers.
+row of words. If answers are minima, maxima and other choices only, how many events there are does
+not count, and neighbouring rows with equal words become one: as many rows as answers.
 
 Invariants:
 1. After every chunk the emitted changes add up to the aggregate at each instant
@@ -95,12 +94,12 @@ class NonInvertibleAggregate(LifetimeAggregate):
         if changes.num_rows == 0:
             return
         slots, diff = located(changes, groups), column_of(changes, DIFF)
-        lifted = self._lifting.lifted(changes, copies_of(diff) if self._merges else 1)
+        lifted = self._lifting.lifted(changes, copies_of(diff))
         if self._merges:
             scale_rows(lifted.table, diff, *lifted.layout.at.sums)
             heads, lifted = added_up(slots, le, re, lifted)
-            changes = changes.take(pa.array(heads))
             slots, le, re, diff = slots[heads], le[heads], re[heads], np.ones_like(heads)
+            changes = changes.take(pa.array(heads))
         columns = self._lifting.fold.stored(lifted)
         columns += [changes.column(name) for name in self._objects.inputs.names]
         columns += [began_of(changes)] * self._objects.depends_on_order

@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from icestream.core.arrays import Ints
-from icestream.core.times import Micros
 from icestream.operators.folding.columns import window_column
 from icestream.operators.lifetimes.changes import (
     BEGAN,
@@ -47,28 +46,6 @@ from icestream.plan.windows.session import Session
 WINDOW = "__window"
 #: events that are looked at first to learn how many are equal
 _SAMPLE = 1024
-
-
-@dataclass(frozen=True)
-class WindowCopies:
-    """Copies events into their windows."""
-
-    windows: Windows | Cumulative
-    time: pa.DataType
-    #: how much later than meant events live
-    delay: Micros = 0
-
-    def columns(self, payload: pa.Schema) -> pa.Schema:
-        return window_columns(self.windows, self.time, payload)
-
-    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        times = column_of(changes, LE) - self.delay
-        event, start, end = windows_of(self.windows, times)
-        payload = payload_of(changes).take(pa.array(event))
-        copies = in_windows(payload, start, end, times[event], self.columns(payload.schema))
-        ids = [each[event] for each in identities_of(changes)]
-        end = end + self.delay
-        return changes_of(copies, end - 1, end, column_of(changes, DIFF)[event], *ids)
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,10 @@ from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.first_events import FirstEvents
 from icestream.operators.lifetimes.join import StreamJoin
+from icestream.operators.lifetimes.open_windows import InWindows, OpenWindows
 from icestream.operators.lifetimes.session_copies import SessionCopies
 from icestream.operators.lifetimes.top import TopK
-from icestream.operators.lifetimes.window_copies import (
-    WINDOW,
-    GroupingCopies,
-    OwnTimes,
-    WindowCopies,
-)
+from icestream.operators.lifetimes.window_copies import WINDOW, GroupingCopies, OwnTimes
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
@@ -90,6 +86,8 @@ def group_key(node: Node) -> tuple[str, ...] | None:
         case Mapped(change=Projecting() as change):
             known = group_key(node.before)
             return None if known is None else change.projection.renamed(known)
+        case Applied(operator=OpenWindows() as answers):
+            return answers.keys
         case Applied(operator=LifetimeAggregate() | TopK()) if node.scope is not None:
             return node.scope.keys
         case Applied(operator=StreamJoin()) if node.scope is not None:
@@ -106,7 +104,7 @@ def of_windows(node: Node) -> bool:
             return of_windows(node.before)
         case Applied(operator=LifetimeAggregate()):
             return node.scope is not None and WINDOW in node.scope.keys
-    return False
+    return isinstance(node, Applied) and isinstance(node.operator, OpenWindows)
 
 
 # -- tables --------------------------------------------------------------------------------
@@ -155,7 +153,7 @@ def _computes(node: Node) -> bool:
 def _follows_revisions(node: Node) -> bool:
     """Return whether a node takes rows of windows that are still revised."""
     match node:
-        case Mapped(change=Filtering() | Projecting() | Padding() | WindowCopies()):
+        case Mapped(change=Filtering() | Projecting() | Padding() | InWindows()):
             return True
         case Mapped(change=GroupingCopies() | TableLookup()):
             return True
@@ -164,7 +162,7 @@ def _follows_revisions(node: Node) -> bool:
         case Applied(operator=LifetimeAggregate() as operator):
             return not operator.depends_on_order or BEGAN in node.inputs[0].payload.names
         case Applied():
-            kinds = StreamJoin | StreamDifference | TopK | SessionCopies
+            kinds = StreamJoin | StreamDifference | TopK | SessionCopies | OpenWindows
             return isinstance(node.operator, kinds)
     return isinstance(node, Entered | Left | United)
 
@@ -226,7 +224,7 @@ def _mapped_holds(node: Mapped, before: str) -> str:
             return _FOREVER
         case AlterLifetimes(lifetime=Always()):
             return _ALWAYS
-    return _STAYS if isinstance(node.change, WindowCopies) else _LIVES
+    return _STAYS if isinstance(node.change, InWindows) else _LIVES
 
 
 def _applied_hold(node: Applied, before: list[str]) -> str:
@@ -234,6 +232,8 @@ def _applied_hold(node: Applied, before: list[str]) -> str:
     match node.operator:
         case SessionCopies():
             return _STAYS
+        case OpenWindows():
+            return first
         case FirstEvents():
             return _STAYS if first == _INSTANT else first
         case LifetimeAggregate() | TopK() | StreamDifference() | ConditionsMet():
@@ -270,7 +270,7 @@ def _first_windows(
     match node:
         case FromSource():
             yield windows
-        case Mapped(change=WindowCopies(windows=windows)) | Paned(windows=windows):
+        case Mapped(change=InWindows(windows=windows)) | Paned(windows=windows):
             yield from _first_windows(node.before, windows)
         case Applied(operator=SessionCopies() as copies):
             yield from _first_windows(node.inputs[0], copies.windows)

@@ -20,6 +20,8 @@ from icestream.operators.dataflow.pane_step import EntryReading, PaneStep, Tuple
 from icestream.operators.frames.event_frames import EVENT_FIELDS
 from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.slice_log import SLICE_BYTES
+from icestream.operators.lifetimes.aggregate import lifetime_aggregate
+from icestream.operators.lifetimes.open_windows import InWindows, OpenWindows
 from icestream.operators.lifetimes.window_copies import WINDOW
 from icestream.operators.object_aggregates.functions import result_type
 from icestream.operators.protocol import Shard
@@ -31,7 +33,16 @@ from icestream.plan.grid.lower import (
     tuple_keys,
     window_spec,
 )
-from icestream.plan.nodes.events import Left, Node, Paned, WindowRows
+from icestream.plan.nodes.events import (
+    Applied,
+    Entered,
+    Left,
+    Mapped,
+    Node,
+    Paned,
+    Scope,
+    WindowRows,
+)
 from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -60,12 +71,15 @@ class PaneWindows:
         fields = [payload.field(key).with_name(name) for key, name in zip(keys, names, strict=True)]
         read = dict.fromkeys(column for each in node.aggregates for column in each.columns)
         places, shown = tuple(range(len(keys))), tuple(range(len(node.shown)))
+        windows = node.windows
+        if not isinstance(windows, Session):
+            windows = windows.later(node.delay)
         plan = Plan(
             sources=(),
             keys=pa.schema(fields),
             inputs=pa.schema([payload.field(name) for name in read]),
             expressions=tuple(read),
-            views=(View(_later(node.windows, node.delay), node.aggregates, (places,), shown),),
+            views=(View(windows, node.aggregates, (places,), shown),),
             time=node.time,
             store=PANES,
         )
@@ -162,6 +176,39 @@ def paned(
     )
 
 
+def while_open(
+    events: Node,
+    windows: Windows | Cumulative,
+    time: pa.DataType,
+    keys: Sequence[str],
+    shown: Sequence[str],
+    aggregates: Sequence[Aggregate],
+) -> Left:
+    """Return the rows of windows as they hold while they are open: the window, keys, answers.
+
+    Rows are known by their window and the keys in `shown`.
+    """
+    payload, delay = events.payload, events.delay
+    later = windows.later(delay)
+    living = InWindows(later)
+    reach = events.reach + windows.range
+    of = events.scope, events.grows, reach, delay
+    text = f"lives in {windows}"
+    lives = Mapped(living.columns(payload), *of, before=events, change=living, text=text)
+    entered = Entered(lives.payload, Scope(tuple(keys)), *of[1:], before=lives)
+    operator = lifetime_aggregate(lives.payload, aggregates, keys)
+    texts = ", ".join(f"{each.text} as {each.alias}" for each in aggregates)
+    inside = entered.scope, False, reach, delay
+    answers = Applied(
+        operator.result, *inside, inputs=(entered,), operator=operator, text=f"aggregate {texts}"
+    )
+    columns = pa.schema([each for each in operator.result if each.name not in {*keys} - {*shown}])
+    rows = OpenWindows(columns, later, time, shown, delay)
+    text = f"rows of {windows}"
+    made = Applied(rows.result, *inside, inputs=(answers,), operator=rows, text=text)
+    return Left(rows.result, None, *inside[1:], before=made)
+
+
 def either(copied: Node, panes: Node) -> WindowRows:
     """Return rows of windows that copies of events give, and panes where they are final."""
     assert isinstance(copied, Left)
@@ -170,11 +217,3 @@ def either(copied: Node, panes: Node) -> WindowRows:
         panes = replace(panes, payload=copied.payload)
     whole = copied.payload, copied.scope, copied.grows, copied.reach, copied.delay
     return WindowRows(*whole, before=copied.before, panes=panes)
-
-
-def _later(windows: Windows | Cumulative | Session, by: Micros) -> Windows | Cumulative | Session:
-    """Return windows of events that live later."""
-    if isinstance(windows, Session):
-        return windows
-    whole = windows.slide if isinstance(windows, Windows) else windows.size
-    return replace(windows, offset=(windows.offset + by) % whole) if by else windows

@@ -20,6 +20,7 @@ from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.join import StreamJoin
 from icestream.operators.lifetimes.match_join import MatchJoin
+from icestream.operators.lifetimes.open_windows import OpenWindows
 from icestream.operators.lifetimes.top import TopK
 from icestream.plan.nodes.events import (
     Applied,
@@ -57,7 +58,7 @@ def _followed(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:  # noqa:
             return found and tuple(_renamed(each, change) for each in found)
         case United() if node.scope is not None:
             return _common([_followed(each, keys_of) for each in node.parts])
-        case Applied(operator=TopK() | StreamDifference()):
+        case Applied(operator=TopK() | StreamDifference() | OpenWindows()):
             return _followed(node.inputs[0], keys_of)
         case Applied(operator=LifetimeAggregate() | ConditionsMet() | MatchJoin()) if (
             node.scope is not None

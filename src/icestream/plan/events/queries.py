@@ -56,6 +56,7 @@ from icestream.operators.lifetimes.changes import (
 )
 from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.now_mode import NowOutput, UpdateOutput
+from icestream.operators.lifetimes.open_windows import OpenWindows
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
@@ -210,7 +211,7 @@ class _Building(Placement):
                 maps.insert(0, last)
                 last = last.before
         places = self._ungrouped(node)
-        if self._lets_top_emit_by_key(node, places):
+        if self._emits_by_key(node, places):
             (place,) = places
         else:
             place = self._held_by_key(node, places, written)
@@ -236,30 +237,32 @@ class _Building(Placement):
             step = self._add(component, Stateful((received,), payload, 0, output, text))
         return EventPlace(payload, component, step)
 
-    def _lets_top_emit_by_key(self, node: Node, places: tuple[EventPlace, ...]) -> bool:
-        """Let a top-k emit the rows of each key that changes, as they hold; return whether it can.
+    def _emits_by_key(self, node: Node, places: tuple[EventPlace, ...]) -> bool:
+        """Let a top-k or windows emit the rows of keys that change, as they hold, if they can.
 
-        It is the only one, its events come from a source and never end, and all its rows are shown.
+        They are the only ones, their events come from a source, and all their rows are shown.
         """
         component = places[0].component
-        if len(self._tree.outputs) > 1 or component is None or not holds_by_group(node):
+        if len(self._tree.outputs) > 1 or component is None:
             return False
         number, steps = places[0].step, self.components[component]
         while isinstance(step := steps[number], Map) and isinstance(step.change, Projecting):
             (number,) = step.inputs
-        if not isinstance(step, Stateful) or not isinstance(step.operator, TopK):
-            return False
-        (before,) = step.inputs
+        match step:
+            case Stateful(operator=OpenWindows() as windows):
+                current: LifetimeOperator = windows.current()
+                (before,) = steps[step.inputs[0]].inputs
+            case Stateful(operator=TopK(grows=True) as top) if holds_by_group(node):
+                current, (before,) = top.current(), step.inputs
+            case _:
+                return False
         while isinstance(steps[before], Map):
             (before,) = steps[before].inputs
         received = steps[before]
         if not isinstance(received, Receive) or self.edges[received.edge].origin is not None:
             return False
-        if step.operator.grows:
-            steps[number] = replace(
-                step, operator=step.operator.current(), text=f"{step.text}, now"
-            )
-        return step.operator.grows
+        steps[number] = replace(step, operator=current, text=f"{step.text}, now")
+        return True
 
     def _held(
         self,

@@ -23,6 +23,7 @@ from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.join import StreamJoin
+from icestream.operators.lifetimes.open_windows import OpenWindows
 from icestream.operators.lifetimes.session_copies import SessionCopies
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.lifetimes.until_next import UntilNext
@@ -63,8 +64,12 @@ def without_maps(node: Node) -> Node:
 
 def _answers(node: Node) -> Node:
     """Return what makes the rows of a node."""
-    node = without_maps(node)
-    return _answers(node.before) if isinstance(node, Left) else node
+    match node := without_maps(node):
+        case Left():
+            return _answers(node.before)
+        case Applied(operator=OpenWindows()):
+            return _answers(node.inputs[0])
+    return node
 
 
 def _withdrawn(answers: Node) -> str:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,12 @@ class _OnGrid:
     def heading(self, time: pa.DataType) -> pa.Field:
         """Return the first column of the result rows: start and end of the window."""
         return window_column("window", time)
+
+    def later(self, by: Micros) -> Windows | Cumulative:
+        """Return the windows of events that live later."""
+        assert isinstance(self, Windows | Cumulative)
+        whole = self.slide if isinstance(self, Windows) else self.size
+        return replace(self, offset=(self.offset + by) % whole) if by else self
 
     def _alone(self) -> WindowSequence:
         """Return the sequence of these windows over their own panes."""

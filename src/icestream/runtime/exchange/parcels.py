@@ -64,6 +64,8 @@ NO_FIELDS = Layout(())
 #: parcels that a reader keeps open, and the bytes of those it reads as a whole
 MOST_OPEN = 128
 SMALL_PARCEL = 1 << 17
+#: batches of mapped parcels that a reader remembers: their values are in the files
+MOST_REMEMBERED = 512
 #: more than the parcels of a batch
 _MOST_PARCELS = 1 << 31
 
@@ -265,6 +267,7 @@ class ParcelReader:
         self._files = files
         self._paths = paths
         self._open: OrderedDict[int, SegmentReader] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
         #: the shard that was asked for last, and its records by kind
         self._shard: tuple[int, dict[int, list[tuple[int, npt.NDArray[np.void]]]]] = (-1, {})
 
@@ -277,7 +280,30 @@ class ParcelReader:
         for number, rows in self._shard[1].get(_kind(part, synopsis), ()):
             yield self._reader(number), rows
 
+    def batches(
+        self, reader: SegmentReader, rows: npt.NDArray[np.void]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of records, which may be asked for many times if they are mapped."""
+        if not reader.is_mapped:
+            yield from (read_batch(record.payload) for record in reader.read_rows(rows))
+            return
+        for number, marker in enumerate(rows["marker"].tolist()):
+            batch = self._remembered.pop((reader.path, marker), None)
+            if batch is None:
+                (record,) = reader.read_rows(rows[number : number + 1])
+                batch = read_batch(record.payload)
+            self._remembered[reader.path, marker] = batch
+            if len(self._remembered) > MOST_REMEMBERED:
+                self._remembered.popitem(last=False)
+            yield batch
+
+    def rest(self) -> None:
+        """Release the pages of mapped parcels that were read."""
+        for reader in self._open.values():
+            reader.rest()
+
     def close(self) -> None:
+        self._remembered.clear()
         while self._open:
             self._open.popitem()[1].close()
 
@@ -295,7 +321,8 @@ class ParcelReader:
     def _reader(self, number: int) -> SegmentReader:
         reader = self._open.pop(number, None)
         if reader is None:
-            reader = SegmentReader(self._files, self._paths[number], small=SMALL_PARCEL)
+            path = self._paths[number]
+            reader = SegmentReader(self._files, path, small=SMALL_PARCEL, mapped=True)
         self._open[number] = reader
         if len(self._open) > MOST_OPEN:
             self._open.popitem(last=False)[1].close()
@@ -357,11 +384,12 @@ class Parcels:
 
     def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the changes on an edge within a range of ids."""
+        self.reader.rest()
         for reader, rows in self._records(CHANGES + edge):
             greatest = rows["expiry"].astype(np.uint64) ^ np.uint64(1 << 63)
             meets = (greatest >= np.uint64(first)) & (rows["back"] <= np.uint64(last - 1))
-            for record in reader.read_rows(rows[meets]):
-                part = between(read_batch(record.payload), first, last)
+            for batch in self.reader.batches(reader, rows[meets]):
+                part = between(batch, first, last)
                 if part.num_rows:
                     yield part
 

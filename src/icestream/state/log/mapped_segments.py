@@ -15,13 +15,13 @@ size of the segments.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from icestream.core.arrays import Ints
+from icestream.state.files import release
 from icestream.state.log.reader import Log
 
 #: segments mapped at a time
@@ -76,6 +76,4 @@ class MappedSegments:
 def give_back(words: Ints) -> None:
     """Release the pages of a mapped segment from the process; an access brings them back."""
     view: Any = words.base
-    owner = view.obj if isinstance(view, memoryview) else view
-    if isinstance(owner, mmap.mmap):
-        owner.madvise(mmap.MADV_DONTNEED)
+    release(view if isinstance(view, memoryview) else memoryview(view))

@@ -44,6 +44,7 @@ import pyarrow as pa
 import xxhash
 
 from icestream.core.errors import CheckpointError, DamageError
+from icestream.state.files import release
 from icestream.state.log.format import (
     ALIGNMENT,
     CODECS,
@@ -104,8 +105,12 @@ class SegmentReader:
         *,
         info: SegmentInfo | None = None,
         small: int = SMALL_FILE,
+        mapped: bool = False,
     ) -> None:
         """Open and verify header and footer; a file of at most `small` bytes is read as a whole.
+
+        With `mapped`, a larger one is mapped if possible: a block is verified once, and can be
+        read again at no cost.
 
         Raises:
             DamageError: the file is missing, damaged, or not the one that `info` describes.
@@ -121,6 +126,11 @@ class SegmentReader:
             #: the whole file, and its blocks that are known to be right
             self._whole = memoryview(self._file.read_at(0, size)) if size <= small else None
             self._verified: set[int] = set()
+            #: whether that is a mapped file, which takes no memory of the process between reads
+            self.is_mapped = False
+            if mapped and self._whole is None:
+                self._whole = self._file.mapped(0)
+                self.is_mapped = self._whole is not None
             self._open(info)
         except BaseException:
             self._file.close()
@@ -224,7 +234,7 @@ class SegmentReader:
     def held(self) -> int:
         """Bytes of memory that this reader holds between reads."""
         directory = 0 if self._directory is None else self._directory.nbytes
-        if self._whole is not None:
+        if self._whole is not None and not self.is_mapped:
             return self._whole.nbytes + self._first_words.nbytes
         return self._table.nbytes + self._first_words.nbytes + directory
 
@@ -264,6 +274,11 @@ class SegmentReader:
         """Return all records in the order of appending."""
         for block in range(len(self._table)):
             yield from self._slice(block, self._entries(block))
+
+    def rest(self) -> None:
+        """Release the pages of a mapped file that were read; payloads stay valid."""
+        if self.is_mapped and self._whole is not None:
+            release(self._whole)
 
     def close(self) -> None:
         """Close the file; payloads already returned stay valid."""
@@ -324,6 +339,7 @@ class SegmentReader:
             self._verify(block, data, checksum, "block")
             if self._whole is not None:
                 self._verified.add(block)
+            self.rest()
         if stored == raw:
             return memoryview(data)
         assert self._codec is not None
