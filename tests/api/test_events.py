@@ -178,6 +178,16 @@ def test_what_cannot_work_is_refused_when_it_is_defined(name: str, world: World)
         define(world.rated(), world.clicked())
 
 
+def test_columns_that_cannot_be_stored_are_refused_when_a_query_is_defined(
+    spark: SparkSession,
+) -> None:
+    frame = spark.sql("SELECT timestamp'2024-01-01' AS ts, 1 AS k, map('a', 1) AS m")
+    events = ice.stream(frame, time="ts").events()
+    joined = events.join(events.select("k AS l"), on=[("k", "l")], within="1 hour")
+    with pytest.raises(DefinitionError, match=r"column .m. of type map.* cannot be stored"):
+        joined.writeStream  # noqa: B018 - defines the query
+
+
 def counted(world: World, condition: str = "rating > 1") -> Events:
     def of_a_user(group: Events) -> Events:
         return group.where(condition).agg(ice.count().alias("n"), ice.sum("rating").alias("total"))

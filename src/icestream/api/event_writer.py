@@ -25,6 +25,7 @@ from icestream.api.shared_plan import (
 from icestream.api.words import quoted
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.runtime.spark.arrow_types import from_arrow_schema, from_arrow_type
+from icestream.state.rows import RowCodec
 
 
 def built(
@@ -54,6 +55,10 @@ def built(
 
     numbers = {tag: number for number, tag in enumerate(sources)}
     plan = compiled(numbers, sources_of(parts), tuple(schemas), parts[0].time_type)
+    for synopses in (each for spec in plan.specs for each in spec.groupings):
+        for synopsis in synopses:
+            # refuses columns that cannot be stored
+            RowCodec(synopsis.schema)
     kept = WholeRows.of(parts) if whole else None
     read, beside = partial(read_parts, parts, chosen), () if kept is None else (kept.columns,)
     return BuiltQuery(

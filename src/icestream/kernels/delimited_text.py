@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints
+from icestream.kernels.addresses import copy_bytes
 from icestream.kernels.compile import kernel, lean_kernel
 
 Bytes = npt.NDArray[np.uint8]
@@ -170,9 +171,7 @@ def collect_text(
     target = 0
     for i in range(starts.size):
         offsets[i] = target
-        start = starts[i]
-        for place in range(sizes[i]):
-            data[target + place] = text[start + place]
+        copy_bytes(data, target, text, starts[i], sizes[i])
         target += sizes[i]
     offsets[starts.size] = target
 

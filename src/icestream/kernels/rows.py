@@ -18,6 +18,7 @@ Cost: one pass over the words copied.
 from __future__ import annotations
 
 from icestream.core.arrays import Bytes, Ints, Table
+from icestream.kernels.addresses import copy_bytes
 from icestream.kernels.compile import kernel
 
 
@@ -94,11 +95,8 @@ def put_ragged(
 ) -> None:
     """Write ragged columns into rows: `counts` units from `begins` to `places`."""
     for i in range(places.size):
-        size = counts[i] * unit
-        source = begins[i] * unit
-        target = places[i]
-        for j in range(size):
-            raw[target + j] = data[source + j]
+        size, target = counts[i] * unit, places[i]
+        copy_bytes(raw, target, data, begins[i] * unit, size)
         places[i] = target + ((size + 7) & -8)
 
 
@@ -107,9 +105,7 @@ def take_ragged(raw: Bytes, places: Ints, counts: Ints, unit: int, out: Bytes) -
     """Copy ragged columns out of rows of words: `counts` units at `places`, without gaps."""
     target = 0
     for i in range(places.size):
-        size = counts[i] * unit
-        source = places[i]
-        for j in range(size):
-            out[target + j] = raw[source + j]
+        size, source = counts[i] * unit, places[i]
+        copy_bytes(out, target, raw, source, size)
         target += size
         places[i] = source + ((size + 7) & -8)

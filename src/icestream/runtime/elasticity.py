@@ -3,7 +3,8 @@
 Idea: the number of shards is where a checkpoint starts, and what `rescale` sets later. A version
 begins with the shards of the one before, or takes over with others that were prepared meanwhile
 (`resharding`); then the number of tasks and the task of each shard are chosen (`scaling`). While
-the load decides the number of tasks, it decides that of shards too (`plan/balance/shard_sizing`).
+the load decides the number of tasks, it decides that of shards too (`plan/balance/shard_sizing`),
+and hot ones split alone (`plan/balance/hot_shards`).
 
 Memory: shards that are prepared have a part of the query's memory. A 32nd of it is never given to
 versions, if that is enough for a shard. Besides, shards that wait for their turn in a task have an
@@ -19,6 +20,8 @@ Invariants:
 3. A checkpoint keeps its number of shards until the program sets another
    (`test_shards_are_where_a_checkpoint_starts`) or the load asks for another
    (`test_oracle_shards_follow_the_load_of_a_running_query`).
+4. Hot shards split alone, and merge again once they are not, without a change of rows
+   (`test_oracle_a_hot_shard_splits_and_merges`).
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from typing import Any
 
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
+from icestream.plan.balance.hot_shards import SkewSizing, followed_skew
 from icestream.plan.balance.shard_sizing import ShardSizing, sized_shards
 from icestream.plan.balance.sizing import BatchMeasurements, Sizing, room_of
 from icestream.plan.computation import Computation
@@ -94,16 +98,23 @@ class Elasticity:
         self._plan = plan
         self._settings = settings
         self._executor = executor
-        #: shards of a component, as they will be from the next version but one on
-        self.shards = settings.shards
-        self._check(self.shards)
+        self._check(settings.shards)
+        #: the shard of each key group, as it will be from the next version but one on
+        self.routes = even_routes(plan.key_groups, settings.shards)
         #: bytes of all shards and those in preparation, on all hosts
         self.budget = settings.budget
         self._resharding = Resharding(executor.each)
         self._bounds = task_bounds(settings.parallelism or self.shards, self.shards)
-        #: whether the load decides the number of shards, and how long it has wanted another
+        #: whether the load decides the number of shards
         self._shards_by_load = self.by_load
+        #: how long the load has wanted other shards, of all and of the hottest
         self._sizing = ShardSizing(self.shards)
+        self._skew = SkewSizing(self.routes)
+
+    @property
+    def shards(self) -> int:
+        """Return the shards of a component, as they will be from the next version but one on."""
+        return shards_of(self.routes)
 
     @property
     def by_load(self) -> bool:
@@ -139,12 +150,12 @@ class Elasticity:
         """Go on with the shards of a checkpoint, unless the program sets another number now."""
         if found is not None:
             now, asked = shards_of(found.routes), self._settings.shards
-            self.shards = now if asked == found.decisions["placement"].get("asked", now) else asked
-            if self.shards != now:
-                self._check_elastic(self.shards)
-            self._check(self.shards)
+            wanted = now if asked == found.decisions["placement"].get("asked", now) else asked
+            self._check(wanted)
+            self.routes = found.routes
+            self._want(wanted)
         self._bounds = task_bounds(self._settings.parallelism or self.shards, self.shards)
-        self._sizing = ShardSizing(self.shards)
+        self._start_sizing("the start")
 
     def rescale(self, parallelism: int | tuple[int, int], shards: int | None) -> None:
         """Set the number of tasks or its bounds, and that of shards; there are no fewer shards.
@@ -156,11 +167,9 @@ class Elasticity:
         shards = max(most, self.shards) if shards is None else shards
         bounds = task_bounds(parallelism, shards)
         self._check(shards)
-        if shards != self.shards:
-            self._check_elastic(shards)
-        self._bounds, self.shards = bounds, shards
-        self._shards_by_load = by_load
-        self._sizing = ShardSizing(shards, "asked for")
+        self._want(shards)
+        self._bounds, self._shards_by_load = bounds, by_load
+        self._start_sizing("asked for")
 
     def next(
         self, last: Commit | None, live: LiveSegments, trigger: tuple[int, float] | None
@@ -170,15 +179,16 @@ class Elasticity:
         snapshot: When = "due"
         changed, stands_at = False, None
         if last is not None:
-            if count == self.shards:
+            if last.routes == self.routes:
                 self._follow_load(last, trigger)
-            change = self._resharding.next(last, self.shards, self._spare(count))
+            change = self._resharding.next(last, self.routes, self._spare(count))
             if isinstance(change, str):
                 snapshot = change
             else:
                 changed, count = True, self.shards
                 stands_at = None if change is None else change.reached
-                last, live = resharded(last, live, count, () if change is None else change.arenas)
+                arenas = () if change is None else change.arenas
+                last, live = resharded(last, live, self.routes, arenas)
         reported = None if last is None else last.decisions["placement"]
         sizing = next_sizing(
             reported,
@@ -191,7 +201,7 @@ class Elasticity:
         self.budget = self._budget_of(placement)
         return VersionShards(
             count,
-            even_routes(self._plan.key_groups, self.shards) if last is None else last.routes,
+            self.routes if last is None else last.routes,
             last,
             live,
             sizing,
@@ -235,15 +245,27 @@ class Elasticity:
             self._cores,
         )
         enough = max(least_memory(self._plan), jobs * ENOUGH)
-        most = min(self._plan.key_groups, self.budget // enough)
-        self._sizing = sized_shards(
-            self._sizing,
-            placement["loads"],
-            tasks=placement["parallelism"],
-            room=room_of(measured),
-            bounds=(self._bounds.most, most),
-        )
-        self.shards = self._sizing.shards
+        bounds = self._bounds.most, min(self._plan.key_groups, self.budget // enough)
+        loads, tasks, room = placement["loads"], placement["parallelism"], room_of(measured)
+        self._skew = followed_skew(self._skew, loads, tasks=tasks, bounds=bounds)
+        if self._skew.routes != self.routes:
+            self.routes, hottest = self._skew.routes, self._skew.hottest
+            self._sizing = ShardSizing(self.shards, self._skew.why, hottest=hottest)
+        elif not self._skew.more:
+            self._sizing = sized_shards(self._sizing, loads, tasks=tasks, room=room, bounds=bounds)
+            if self._sizing.shards != self.shards:
+                self._want(self._sizing.shards)
+                self._skew = SkewSizing(self.routes, hottest=self._skew.hottest)
+
+    def _want(self, shards: int) -> None:
+        """Set the number of shards, with about as many key groups each unless it stays."""
+        if shards != self.shards:
+            self._check_elastic(shards)
+            self.routes = even_routes(self._plan.key_groups, shards)
+
+    def _start_sizing(self, why: str) -> None:
+        """Begin to measure how many shards there should be."""
+        self._sizing, self._skew = ShardSizing(self.shards, why), SkewSizing(self.routes)
 
     @property
     def _cores(self) -> int:

@@ -31,10 +31,11 @@ import json
 import mmap
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +44,17 @@ from icestream.core.errors import StorageError
 from icestream.core.units import format_bytes
 from icestream.state.budget import Account
 from icestream.state.files import PRIVATE_FILE, PRIVATE_FOLDER
-from icestream.state.mapping_cache import KEPT, Place, place_of
+from icestream.state.mapping_cache import KEPT, Kept, Place, place_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 PAGE = 4096
 _FORMAT = 6
 _HEADER = "header.json"
 _ARRAY = ".array"
 _WORKING = "working."
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class ArenaArray:
@@ -63,28 +68,29 @@ class ArenaArray:
         account: Account,
         mapped: int = 0,
         place: Place = (0, 0),
-        kept: mmap.mmap | None = None,
+        kept: Kept | None = None,
     ) -> None:
         """Map `mapped` bytes of an existing file at `place`, already reserved, or start empty.
 
-        `kept` is a mapping of that file, if there is one.
+        `kept` is a mapping of that file and the array over it, if there is one.
         """
         self.path = path
         self.dtype = dtype
         self.width = width
         #: the account that holds the bytes
         self.account = account
-        #: bytes mapped and reserved
-        self.bytes = 0
         #: the mapped file
         self._place = place
-        self._map: mmap.mmap | None = None
-        if mapped:
-            usable = kept is not None and len(kept) == mapped
-            self._map = kept if usable else _mapped(path, mapped)
-            self.bytes = mapped
+        self._map: mmap.mmap | None
+        #: bytes mapped and reserved
+        self.bytes = mapped
         #: over the mapping, shape (capacity,) or (capacity, width); never keep it across a resize
-        self.view: npt.NDArray[Any] = self._over(self._map)
+        self.view: npt.NDArray[Any]
+        if kept is not None and len(kept[0]) == mapped and _has(kept[1], dtype, width):
+            self._map, self.view = kept
+        else:
+            self._map = _mapped(path, mapped) if mapped else None
+            self.view = self._over(self._map)
 
     @property
     def capacity(self) -> int:
@@ -132,12 +138,12 @@ class ArenaArray:
         self.width = width
         self.view = self._over(None)
 
-    def unmap(self) -> tuple[Place, mmap.mmap] | None:
-        """Drop the mapping; return it with the file it belongs to.
+    def unmap(self) -> tuple[Place, Kept] | None:
+        """Drop the mapping and the array over it; return them with the file they belong to.
 
         Views that still exist keep their pages until they are garbage-collected.
         """
-        left = None if self._map is None else (self._place, self._map)
+        left = None if self._map is None else (self._place, (self._map, self.view))
         self.view = self._over(None)
         self._map = None
         self.bytes = 0
@@ -196,6 +202,11 @@ def _mapped(path: str, size: int) -> mmap.mmap:
         return mmap.mmap(handle, size)
     finally:
         os.close(handle)
+
+
+def _has(view: npt.NDArray[Any], dtype: np.dtype[Any], width: int) -> bool:
+    """Return whether an array has rows of a width and type."""
+    return view.dtype == dtype and view.shape[1:] == (() if width == 1 else (width,))
 
 
 @cache
@@ -275,15 +286,18 @@ class Arena:
         Raises ValueError when it exists with another dtype or width, and whatever `resize` raises.
         """
         self._check_open()
+        array = self._arrays.get(name)
+        if array is not None and capacity == 0 and (array.dtype, array.width) == (dtype, width):
+            return array
         kind = np.dtype(dtype)
         if kind.kind not in "biuf" or width < 1:
             msg = f"arena arrays store rows of plain numbers; got {width} of {kind}"
             raise ValueError(msg)
-        array = self._arrays.get(name)
         if array is None:
             path = f"{self._folder}/{_plain(name)}{_ARRAY}"
             array = ArenaArray(path, kind, width, self._account)
-            array.resize(capacity)
+            if capacity:
+                array.resize(capacity)
             self._arrays[name] = array
         elif (array.dtype, array.width) != (kind, width):
             msg = (
@@ -329,7 +343,7 @@ class Arena:
             "arrays": arrays,
             "header": self.header,
         }
-        text = json.dumps(content, separators=(",", ":"))
+        text = _ENCODER.encode(content)
         if os.path.lexists(target):
             msg = f"{target} exists; release under a name of this attempt"
             raise FileExistsError(msg)
@@ -344,12 +358,14 @@ class Arena:
             self._close()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _close(self) -> dict[Place, mmap.mmap]:
-        """Return the bytes to the account; return the mappings."""
+    def _close(self) -> dict[Place, Kept]:
+        """Return the bytes to the accounts; return the mappings."""
         self._open = False
+        held = Counter[Account]()
         for array in self._arrays.values():
-            if array.bytes:
-                array.account.release(array.bytes)
+            held[array.account] += array.bytes
+        for account, size in held.items():
+            account.release(size)
         return dict(filter(None, [array.unmap() for array in self._arrays.values()]))
 
     def _check_open(self) -> None:
@@ -445,8 +461,7 @@ def remove(folder: str) -> None:
 def _read_header(folder: str) -> dict[str, Any] | None:
     """Read the header of a released arena; None unless it is complete."""
     try:
-        with open(f"{folder}/{_HEADER}", "rb") as file:
-            content: dict[str, Any] = json.loads(file.read())
+        content: dict[str, Any] = json.loads(_content(f"{folder}/{_HEADER}"))
         if (content["format"], content["boot"]) != (_FORMAT, _boot_id()):
             return None
         if not isinstance(content["header"], dict):
@@ -482,6 +497,15 @@ def _boot_id() -> str:
         return ""
 
 
+def _content(path: str) -> bytes:
+    """Return what a file contains."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(handle, os.fstat(handle).st_size)
+    finally:
+        os.close(handle)
+
+
 def _overwrite(path: str, content: bytes) -> None:
     """Overwrite a file in place; truncating it first would write it out when it is closed."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
@@ -506,14 +530,27 @@ def _plain(name: str) -> str:
     return name
 
 
-@contextmanager
-def _storage(path: str, needed: int) -> Iterator[None]:
-    """Turn an OSError into an error that states the remedy."""
-    try:
-        yield
-    except OSError as cause:
-        msg = (
-            f"{path}: {cause.strerror}. Icestream needs {format_bytes(needed)} there for hot "
-            "state: free space or grant access on that disk, or place the arenas elsewhere."
-        )
-        raise StorageError(msg) from cause
+class _storage:  # noqa: N801 - a block, not a thing; every claim and release enters one
+    """Turn an OSError inside the block into an error that states the remedy."""
+
+    __slots__ = ("_needed", "_path")
+
+    def __init__(self, path: str, needed: int) -> None:
+        self._path, self._needed = path, needed
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        cause: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(cause, OSError):
+            msg = (
+                f"{self._path}: {cause.strerror}. Icestream needs {format_bytes(self._needed)} "
+                "there for hot state: free space or grant access on that disk, or place the arenas "
+                "elsewhere."
+            )
+            raise StorageError(msg) from cause

@@ -26,14 +26,19 @@ import mmap
 import os
 import resource
 from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
 
 #: device and inode number of a file
 Place = tuple[int, int]
+#: a mapping, and the array over it
+Kept = tuple[mmap.mmap, npt.NDArray[Any]]
 
 #: bytes from which on a mapping is worth more than others
 LARGE = 1 << 16
 #: mappings kept by a process, each of which is an open file
-MOST = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+MOST = min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 class MappingCache:
@@ -41,25 +46,25 @@ class MappingCache:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._kept: dict[str, dict[Place, mmap.mmap]] = {}
+        self._kept: dict[str, dict[Place, Kept]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, list(self._kept.values())))
 
-    def keep(self, folder: str, mappings: Mapping[Place, mmap.mmap]) -> None:
+    def keep(self, folder: str, mappings: Mapping[Place, Kept]) -> None:
         """Keep the mappings of a folder's files, while there is room; small ones in half of it."""
-        held, kept = len(self), dict[Place, mmap.mmap]()
+        held, kept = len(self), dict[Place, Kept]()
         if held + len(mappings) > self._most // 2:
             self.prune()
             held = len(self)
         for place, each in mappings.items():
-            most = self._most if len(each) >= LARGE else self._most // 2
+            most = self._most if len(each[0]) >= LARGE else self._most // 2
             if held + len(kept) < most:
                 kept[place] = each
         if kept:
             self._kept[folder] = kept
 
-    def take(self, folder: str) -> dict[Place, mmap.mmap]:
+    def take(self, folder: str) -> dict[Place, Kept]:
         """Return the mappings of a folder's files and remove them from the cache."""
         return self._kept.pop(folder, {})
 

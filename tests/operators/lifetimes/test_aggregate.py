@@ -20,7 +20,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
-from icestream.operators.lifetimes import pieces
+from icestream.operators.lifetimes import consolidate, non_invertible_aggregate, pieces
 from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate, of_growing
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
@@ -135,6 +135,26 @@ def test_bounded_choices_of_events_that_stay_are_one_row() -> None:
         list(operator.on_changes(0, change, groups, at))
         slots = groups.locate(np.array([G[0]], np.uint64), np.array([G[1]], np.uint64))
         assert groups.read(0, slots).rows.num_rows <= 2
+
+
+def test_bounded_events_of_one_lifetime_are_merged_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    functions = [Aggregate("max", "x", "most"), Aggregate("count", None, "n")]
+    operator = of_growing(lifetime_aggregate(NUMBERS, functions))
+    groups, compared = PlainGroups(operator.synopses), list[int]()
+
+    def identities(rows: pa.RecordBatch) -> Any:
+        compared.append(rows.num_rows)
+        return consolidate.identities(rows)
+
+    monkeypatch.setattr(non_invertible_aggregate, "identities", identities)
+    events = [(Event(G, 5, INFINITY, (number, 0.0)), 1 + number % 2) for number in range(100)]
+    groups.begin(5)
+    [answer] = operator.on_changes(0, changes_from(events, NUMBERS), groups, 5)
+    assert answer.column("most").to_pylist() == [99]
+    assert answer.column("n").to_pylist() == [150]
+    assert max(compared) == 1
 
 
 def test_bounded_choices_alone_store_their_answers() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from icestream.kernels.delimited_text import find_values
 from icestream.runtime.ingest import csv
 from icestream.runtime.ingest.csv import CsvReader, blocks
 from icestream.runtime.ingest.file_splits import FileSplit
@@ -215,6 +216,24 @@ def test_rows_of_which_no_column_is_needed_are_counted(tmp_path: Path) -> None:
     path.write_text("x,y\n1,a\n\n2,b\n")
     reader = reader_of(["x", "y"], header="true")
     assert [each.num_rows for each in reader.batches(whole(path), pa.schema([]))] == [2]
+
+
+def test_bounded_places_of_values_are_as_many_as_there_are_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sizes = tmp_path / "wide.csv", list[tuple[int, ...]]()
+    path.write_text("".join(f"{'x' * 500},{number}\n" for number in range(100)))
+
+    def found(*given: Any) -> Any:
+        sizes.append(given[-1].shape)
+        return find_values(*given)
+
+    monkeypatch.setattr("icestream.runtime.ingest.csv.find_values", found)
+    reader = CsvReader(("a", "b"), header=False, separator=",", null="", utc=True)
+    piece = FileSplit(str(path), 0, path.stat().st_size)
+    [rows] = reader.batches(piece, pa.schema([("b", pa.int64())]))
+    assert rows.column(0).to_pylist() == list(range(100))
+    assert sizes == [(1, 101)]
 
 
 def test_times_without_a_zone_are_left_to_spark_unless_the_session_is_in_utc(

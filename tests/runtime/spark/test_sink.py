@@ -161,6 +161,19 @@ def _events(*seconds: int) -> pa.Table:
     return pa.table({"ts": times, "key": [each % 3 for each in seconds]})
 
 
+@pytest.mark.parametrize("kind", ["json", "orc"])
+def test_formats_that_spark_writes_have_partitions(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", _events(1, 2, 3), _events(11, 12), _events(21))
+    result = ice.stream(feed.stream(), "ts").window("5 seconds").groupBy("key").count()
+    writer = result.writeStream.format(kind).partitionBy("KEY").option("flush", True)
+    writer = writer.option("checkpointLocation", f"{tmp_path}/chk").memory("64 MB")
+    writer.trigger(availableNow=True).start(f"{tmp_path}/out").awaitTermination()
+    rows = spark.read.format(kind).load(f"{tmp_path}/out").select("key", "count").collect()
+    assert sorted(map(tuple, rows)) == [(0, 1), (0, 1), (0, 1), (1, 1), (2, 1), (2, 1)]
+
+
 @pytest.mark.slow
 def test_versions_reach_the_sink_without_gaps(spark: SparkSession, tmp_path: Path) -> None:
     """Restart between our commit and Spark's: nothing is computed or written a second time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -24,17 +24,20 @@ from icestream.kernels.fold import routes_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
 from icestream.operators.multi_join import merging
+from icestream.plan.balance import hot_shards
 from icestream.plan.computation import Computation
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
 from icestream.plan.nodes.queries import Source
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame
-from icestream.runtime.local import LocalQuery
-from icestream.runtime.version import resharding
+from icestream.runtime import elasticity as elasticity_module
+from icestream.runtime.elasticity import VersionShards
+from icestream.runtime.local import LocalExecutor, LocalQuery
+from icestream.runtime.version import resharding, scaling
 from icestream.runtime.version.resharding import ShardChange, resharded
 from icestream.runtime.version.settings import Settings
-from icestream.runtime.version.task import ShardTask
+from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.state import snapshot_schedule
 from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
@@ -219,6 +222,55 @@ def test_oracle_shards_that_catch_up_change_no_row(tmp_path: Path, kind: str, la
     assert calls[0] in (0, 2 * lag + 2)
 
 
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("kind", PLANS)
+def test_oracle_a_hot_shard_splits_and_merges(tmp_path: Path, kind: str) -> None:
+    """The second of eight shards takes most of the time for a while; the halves merge after it."""
+    plan, run = PLANS[kind](), Run(PLANS[kind](), tmp_path / "moved", shards=8)
+    driver, first, is_hot = run.query.driver, even_routes(plan.key_groups, 8), True
+    executor, elasticity, routes = driver._executor, driver._elasticity, [first]
+    really, following = executor.run, elasticity.next
+
+    def followed(*last: Any) -> VersionShards:
+        made = following(*last)
+        routes.append(made.routes)
+        return made
+
+    def timed(tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        """Run shards, and report seconds by the key groups that they have."""
+        reports = really(tasks)
+        for report in reports:
+            shard = report.shard % shards_of(routes[-1])
+            groups = [group for group, each in enumerate(routes[-1]) if each == shard]
+            hot = sum(first[group] == 1 for group in groups) / len(groups)
+            busy = 0.38 if is_hot else 0.001
+            share = len(groups) / first.count(1)
+            report.statistics["seconds"] = share * (hot * busy + (1 - hot) * 0.02)
+        return reports
+
+    found, shards = [], []
+    with (
+        mock.patch.object(LocalExecutor, "parallel", 2),
+        mock.patch.object(executor, "run", timed),
+        mock.patch.object(elasticity, "next", followed),
+        mock.patch.object(hot_shards, "MERGE_AFTER", 2),
+        mock.patch.object(scaling, "_SMOOTHING", 1.0),
+        mock.patch.object(elasticity_module, "ENOUGH", 1 << 20),
+    ):
+        run.query.rescale((2, 2))
+        for batch in range(BATCHES):
+            is_hot = batch < 6
+            found.append(run.feed(batch))
+            shards.append(run.shards)
+        found.append(run.rest())
+    assert shards[:3] == [8, 8, 8]
+    assert set(shards) == {8, 9}
+    assert "shards 1 and 2 take less than 0.5 times the mean" in run.facts["shardsBecause"]
+    assert routes[-1] == first
+    assert hot_shards.split(first, 1) in routes
+    assert found == undisturbed(plan, tmp_path / "calm")
+
+
 def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:
     plan = PLANS["groups"]()
     expected = undisturbed(plan, tmp_path / "calm")
@@ -377,14 +429,14 @@ def test_a_shared_segment_goes_with_its_last_shard() -> None:
     live = LiveSegments()
     listed = (segment(0, 5, "rows"), segment(1, 6, "rows"), segment(1, 7, BASE))
     live.advance(commit(1, 2, added=listed))
-    before, split = resharded(commit(1, 2), live, 4)
+    before, split = resharded(commit(1, 2), live, even_routes(16, 4))
 
     def places(of: LiveSegments) -> list[tuple[int, int]]:
         return [(each.shard, each.info.ordinal) for each in of.segments()]
 
     assert places(split) == [(0, 5), (1, 5), (2, 6), (2, 7), (3, 6), (3, 7)]
     assert all(each.shared for each in split.segments())
-    _, merged = resharded(replace(before, version=2), split, 1)
+    _, merged = resharded(replace(before, version=2), split, (0,) * 16)
     assert places(merged) == [(0, 5), (0, 6), (0, 7)]
     first = commit(2, 4, bases=(1, 1, 2, 1), released=((0, 5), (2, 6)))
     assert not split.advance(first)

@@ -45,6 +45,7 @@ from icestream.operators.grid.composed_windows import Tiles, WindowResults
 from icestream.operators.grid.emission import Emission
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partitions, with_room
+from icestream.operators.grid.recent_slices import RecentSlices
 from icestream.operators.grid.records import group_records, log_keys, logged_keys, save_groups
 from icestream.operators.grid.refolding import OwedDirectory, OwedRolling, OwedSlices, RawEvents
 from icestream.operators.grid.rolling import Rolling
@@ -106,7 +107,10 @@ class WindowOperator(LoggedOperator):
         log = (shard, self._layout, self._chunk_bytes, self._chunk_bytes)
         #: the slices that are folded again, if there are any
         self._owed: OwedDirectory | None = None
-        self._slices = SliceLog(*log)
+        recent = None
+        if store == PANES and not len(switched):
+            recent = RecentSlices(shard.arena, self._layout.entry_width)
+        self._slices = SliceLog(*log, recent)
         if self._refolds and spec.layout.suffix_words:
             assert events is not None
             self._slices = OwedSlices(*events, *log)

@@ -142,8 +142,10 @@ class Rolling:
         new = self._open(new)
         late = new[new["pane"] < self.position["added"]]
         two_stacks = self._two_stacks(partition)
-        self._add(self._slices.read(late, partition), two_stacks)
-        self._catch_up(partition)
+        if len(late):
+            self._add(self._slices.read(late, partition), two_stacks)
+        if self._tiles is not None:
+            self._catch_up(partition)
         if two_stacks is not None:
             two_stacks.mend(late, self.position["start"], self.position["added"])
             self.panes_read += two_stacks.panes
@@ -254,6 +256,8 @@ class Rolling:
         assert isinstance(self._course, Sliding)
         at = self._ahead = dict(self.position)
         start = at["start"]
+        if self._course.first_open(watermark) <= start:
+            return
         spans = self.spans(watermark)
         entering, going = (self._directory.between(*each) for each in spans)
         if leaving is not None:

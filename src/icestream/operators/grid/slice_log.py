@@ -4,6 +4,7 @@ Idea: entries of a batch are sorted by (pane, id_high, id_low), a chunk at a tim
 records of at most 64 KB, each of one pane. Reading takes any list of slices in order and yields
 their entries inside a range of `id_high`, one portion ahead of their use. Slices that were read are
 cached for a while: those that entered a window soon get suffixes and leave it, or enter another.
+Small ones that were just written stay in memory (`recent_slices`).
 Slices that several kinds of windows share are read once, contiguously, if there is room
 (`prepare`).
 
@@ -31,11 +32,13 @@ from icestream.operators.folding.exact_rows import (
     concatenated,
     packed,
     replace_extents,
+    reshaped,
     unpacked,
 )
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
 from icestream.operators.grid.partitions import Partition
+from icestream.operators.grid.recent_slices import RecentSlices
 from icestream.operators.grid.slices import SLICE, Slices
 from icestream.state.log.format import Record
 from icestream.state.log.writer import SegmentWriter
@@ -91,10 +94,19 @@ class SliceLog:
     """Writes and reads the slices of one shard."""
 
     def __init__(
-        self, place: SliceStorage, layout: Layout, chunk_bytes: int, kept_bytes: int = 0
+        self,
+        place: SliceStorage,
+        layout: Layout,
+        chunk_bytes: int,
+        kept_bytes: int = 0,
+        recent: RecentSlices | None = None,
     ) -> None:
-        """Sort `chunk_bytes` of entries at a time, read a quarter; cache `kept_bytes`."""
+        """Sort `chunk_bytes` of entries at a time, read a quarter; cache `kept_bytes`.
+
+        What is written is also added to `recent` slices.
+        """
         self._place = place
+        self._recent = recent
         #: the layout that entries are read in; it has room for all that were written
         self.layout = layout
         self._chunk_bytes = chunk_bytes
@@ -143,7 +155,7 @@ class SliceLog:
         lifetime: str,
         expiry: Callable[[int], Micros] | Micros,
         operator: int,
-    ) -> Iterator[tuple[int, ...]]:
+    ) -> list[tuple[int, ...]]:
         layout, table = rows.layout, rows.table
         panes, entries = sorted_run(
             np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1:]), layout
@@ -152,6 +164,7 @@ class SliceLog:
         writer = self._place.segment(lifetime)
         limit = max(1, SLICE_BYTES // (8 * layout.entry_width))
         id_high = entries[:, 0].view(np.uint64)
+        found = list[tuple[int, ...]]()
         for first, last in pairwise(slice_bounds(panes).tolist()):
             pane = int(panes[first])
             until = expiry if isinstance(expiry, int) else expiry(pane)
@@ -165,7 +178,12 @@ class SliceLog:
                     rows=end - at,
                     expiry=until,
                 )
-                yield pane, marker, end - at, int(id_high[at]), int(id_high[end - 1])
+                found.append((pane, marker, end - at, int(id_high[at]), int(id_high[end - 1])))
+        if self._recent is not None and 0 < len(entries) <= self._recent.most:
+            _, markers, sizes, _, _ = zip(*found, strict=True)
+            entries = reshaped(entries, layout, self.layout, ENTRY_FIELDS)
+            self._recent.add(markers, sizes, entries)
+        return found
 
     def widen(self, layout: Layout) -> None:
         """Read entries in a layout that has room for those of another, too."""
@@ -175,6 +193,8 @@ class SliceLog:
             self._kept.clear()
             self._room += sum(size for _, size in self._readings)
             self._readings.clear()
+            if self._recent is not None:
+                self._recent.restart(wider.entry_width)
         self.layout = wider
 
     def known(self, slices: Slices) -> Slices:
@@ -247,6 +267,8 @@ class SliceLog:
         if self._kept.keys() >= set(markers):
             return np.concatenate([self._kept[marker] for marker in markers], out=entries)
         missing = _places(markers, bounds, entries)
+        if self._recent is not None:
+            self._recent.fill(missing)
         for marker in self._kept.keys() & missing.keys():
             missing.pop(marker)[:] = self._kept[marker]
         self._fetch(missing)

@@ -67,8 +67,8 @@ class SliceDirectory:
     def between(self, first: int, last: int) -> Slices:
         """Return a copy of the slices with `first <= pane < last`."""
         slices = self.all
-        bounds = np.searchsorted(slices["pane"], [first, last])
-        return slices[bounds[0] : bounds[1]].copy()
+        panes = slices["pane"]
+        return slices[panes.searchsorted(first) : panes.searchsorted(last)].copy()
 
     @property
     def panes(self) -> Ints:
@@ -83,6 +83,6 @@ class SliceDirectory:
 
     def drop_before(self, pane: int) -> None:
         """Remove the slices of panes before `pane`."""
-        if len(self.panes) and self.panes[0] < pane:
+        if len(self) and self.all["pane"][0] < pane:
             self._table.replace(self.between(pane, np.iinfo(np.int64).max))
             self._panes = None

@@ -30,6 +30,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.dataflow.sorted_changes import between, by_group, first_and_last
 from icestream.operators.folding.exact_rows import ExactRows, packed, unpacked
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
+from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.lifetimes.changes import LE, column_of
 from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.writer import TableWriters
@@ -244,18 +245,19 @@ class _Directory:
     """The directory of some parcels, sorted by shard and kind, then by parcel."""
 
     rows: npt.NDArray[np.void]
-    shards: npt.NDArray[np.int64]
-    #: the kind of each row above the number of its parcel
-    places: npt.NDArray[np.int64]
+    #: where each run of rows begins that agree in all three, and the end of the last
+    bounds: Ints
+    #: the shard of each run, and its kind above the number of its parcel
+    shards: Ints
+    places: Ints
 
     def of(self, shard: int) -> dict[int, list[tuple[int, npt.NDArray[np.void]]]]:
         """Return the parcels with records for a shard and the rows of those records, by kind."""
-        begin, end = np.searchsorted(self.shards, (shard, shard + 1)).tolist()
-        places = self.places[begin:end]
-        cuts = (np.flatnonzero(places[1:] != places[:-1]) + 1 + begin).tolist()
+        begin, end = self.shards.searchsorted((shard, shard + 1)).tolist()
         found: dict[int, list[tuple[int, npt.NDArray[np.void]]]] = {}
-        for start, stop in pairwise((begin, *cuts, end)) if begin < end else ():
-            kind, parcel = divmod(int(self.places[start]), _MOST_PARCELS)
+        runs = pairwise(self.bounds[begin : end + 1].tolist())
+        for place, (start, stop) in zip(self.places[begin:end].tolist(), runs, strict=True):
+            kind, parcel = divmod(place, _MOST_PARCELS)
             found.setdefault(kind, []).append((parcel, self.rows[start:stop]))
         return found
 
@@ -315,8 +317,9 @@ class ParcelReader:
         kinds = _kind(rows["operator"].astype(np.int64), rows["synopsis"])
         places = kinds * _MOST_PARCELS + parcels
         order = np.lexsort((places, rows["group"]))
-        rows = rows[order]
-        return _Directory(rows, rows["group"].copy(), places[order])
+        rows, places = rows[order], places[order]
+        bounds = slice_bounds(rows["group"], places)
+        return _Directory(rows, bounds, rows["group"][bounds[:-1]], places[bounds[:-1]])
 
     def _reader(self, number: int) -> SegmentReader:
         reader = self._open.pop(number, None)

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Ints
 from icestream.core.times import UTC_ZONES
 from icestream.kernels.delimited_text import (
+    NEWLINE,
     Bytes,
     collect_text,
     find_values,
@@ -113,10 +114,12 @@ class CsvReader:
 
     def _parsed(self, text: Bytes, wanted: pa.Schema, first: int) -> pa.RecordBatch:
         """Return the columns of a block of whole lines, from the line `first` on."""
-        columns, null = len(self.names), np.frombuffer(self.null.encode(), dtype=np.uint8)
+        null = np.frombuffer(self.null.encode(), dtype=np.uint8)
         slots = {name: slot for slot, name in enumerate(wanted.names)}
         slot_of = np.array([slots.get(name, -1) for name in self.names], dtype=np.int64)
-        starts, sizes = np.empty((2, len(wanted), len(text) // columns + 1), dtype=np.int64)
+        # as many as there may be: much of a larger table would be cleared for a few values
+        most = np.count_nonzero(text == NEWLINE) + 1
+        starts, sizes = np.empty((2, len(wanted), most), dtype=np.int64)
         separator = ord(self.separator)
         lines, ascii_only = find_values(text, separator, null, slot_of, starts, sizes)
         if lines < 0:

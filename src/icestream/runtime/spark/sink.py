@@ -311,6 +311,9 @@ class FileSink(Sink):
         if not self._is_whole:
             self._fill(version)
             self._is_whole = True
+        # partitions are sorted by a plan that belongs to the session of its thread
+        session = self._spark._jsparkSession
+        jvm_of(self._spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         self._sink.addBatch(version, rows._jdf)
 
     @cached_property

@@ -1,13 +1,14 @@
-"""Another number of shards: prepared beside the ones that run, which hand over at a version.
+"""Other shards: prepared beside the ones that run, which hand over at a version.
 
-Idea: shards are ranges of key groups, and their number changes at a version boundary. A version
-ends with snapshots of all shards. From these the new shards are restored, filtered by range
-(`operators/lineage`), while versions go on with the old ones, which take no snapshots meanwhile.
-What versions wrote until a round of that was over, the next round reads; once few are left, the
-next version reads these and goes on with the new shards. It lists each live segment under every
-shard that has some of its key groups now; no file is copied, moved or rewritten. What was measured
-by shard is divided among the new ones, or forgotten. If an operator cannot follow its parents, if
-one of these takes a snapshot or a preparation fails, the version after new snapshots restores all.
+Idea: shards are ranges of key groups, and both their number and their ranges change at a version
+boundary. A version ends with snapshots of all shards. From these the new shards are restored,
+filtered by range (`operators/lineage`), while versions go on with the old ones, which take no
+snapshots meanwhile. What versions wrote until a round of that was over, the next round reads; once
+few are left, the next version reads these and goes on with the new shards. It lists each live
+segment under every shard that has some of its key groups now; no file is copied, moved or
+rewritten. What was measured by shard is divided among the new ones, or forgotten. If an operator
+cannot follow its parents, if one of these takes a snapshot or a preparation fails, the version
+after new snapshots restores all.
 
 Invariants:
 1. Rows do not depend on when the number of shards changes, for every kind of state
@@ -27,7 +28,8 @@ cleaned, the commit names them once for each shard.
 
 Limits: shards are prepared one after the other (one for four cores), in memory that those which run
 leave (`runtime/elasticity`); if that is too little, they are restored. On several hosts, one that
-is not prepared where it will run is restored by the version that begins with it.
+is not prepared where it will run is restored by the version that begins with it. All shards are
+prepared, also those that keep their key groups.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from threading import Thread
 from typing import Any
 
 from icestream.core.units import format_bytes
-from icestream.operators.lineage import ShardLineage, even_routes, shards_of
+from icestream.operators.lineage import ShardLineage, shards_of
 from icestream.runtime.version.task import ShardTask
 from icestream.state.budget import buffers_in_turns
 from icestream.state.snapshot_schedule import When
@@ -99,8 +101,8 @@ class ShardChange:
 
     #: the version with the snapshots
     base: int
-    #: shards of a component
-    shards: int
+    #: the shard of each key group
+    routes: tuple[int, ...]
     #: tasks of the new shards, each with the arena that it has so far
     tasks: list[ShardTask]
     #: does pieces of work, one task each
@@ -192,17 +194,21 @@ class Resharding:
         """Return whether shards are being prepared now."""
         return self._change is not None and self._change.is_running
 
-    def next(self, last: Commit, shards: int, memory: SpareMemory) -> When | ShardChange | None:
-        """Return what the next version does about it: the change, or when it takes snapshots.
+    def next(
+        self, last: Commit, routes: tuple[int, ...], memory: SpareMemory
+    ) -> When | ShardChange | None:
+        """Return what the next version does about the shards that are wanted for key groups.
+
+        That is the change, or when it takes snapshots.
 
         None: it has the new shards and restores them, from the snapshots of the last one.
         """
-        if shards_of(last.routes) == shards:
+        if last.routes == routes:
             self.stop()
             return "due"
         change = self._change
         if change is not None:
-            wanted = change.shards == shards
+            wanted = change.routes == routes
             if not wanted or not change.is_possible(last):
                 self._by_itself, self.failure = wanted, change.failure
                 self.stop()
@@ -216,11 +222,11 @@ class Resharding:
             self.failure = memory.shortage
             if self.failure is not None:
                 return None
-            change = self._change = self._begun(last, shards, memory)
+            change = self._change = self._begun(last, routes, memory)
         return change if change.is_ready(last) else "later"
 
-    def _begun(self, last: Commit, shards: int, memory: SpareMemory) -> ShardChange:
-        routes, count = even_routes(len(last.routes), shards), shards * len(self.samples)
+    def _begun(self, last: Commit, routes: tuple[int, ...], memory: SpareMemory) -> ShardChange:
+        shards, count = shards_of(routes), shards_of(routes) * len(self.samples)
         alone = buffers_in_turns([memory.quota], 1)
         tasks = [
             replace(
@@ -240,7 +246,7 @@ class Resharding:
             )
             for shard in range(count)
         ]
-        return ShardChange(last.version, shards, tasks, self._each, memory.at_once)
+        return ShardChange(last.version, routes, tasks, self._each, memory.at_once)
 
     def stop(self) -> None:
         """End a change that is under way, or over."""
@@ -250,13 +256,13 @@ class Resharding:
 
 
 def resharded(
-    last: Commit, live: LiveSegments, shards: int, arenas: Sequence[str] = ()
+    last: Commit, live: LiveSegments, routes: tuple[int, ...], arenas: Sequence[str] = ()
 ) -> tuple[Commit, LiveSegments]:
-    """Return the last version as if it had so many shards, and its live segments.
+    """Return the last version as if its key groups had other shards, and its live segments.
 
     All shards begin with snapshots of one version; the new ones may have `arenas`.
     """
-    before, routes = shards_of(last.routes), even_routes(len(last.routes), shards)
+    before, shards = shards_of(last.routes), shards_of(routes)
     components = len(last.arenas) // before
     heirs = {
         shard: ShardLineage.of(last.routes, shard).shards(routes)

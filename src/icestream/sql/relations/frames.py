@@ -71,7 +71,8 @@ def read_over(
     partition = tuple(read(each) for each in node.args.get("partition_by") or ())
     kind, before = _reach(node, text)
     function = called(node.this)
-    if function in ("lag", "lead", "rank", "dense_rank", "nth_value"):
+    if function in ("lag", "lead", "rank", "dense_rank", "nth_value", "row_number"):
+        kind = "rows" if function == "row_number" else kind
         call = _order_call(node, function, text, read)
     elif calls.is_aggregate(node.this):
         call = calls.read(read(node.this))
@@ -138,7 +139,7 @@ def _order_call(
     node: exp.Window, function: str, text: Text, read: Callable[[exp.Expr], exp.Expr]
 ) -> AggregateCall:
     """Read LAG(value, offset, default), LEAD, NTH_VALUE(value, offset), RANK and DENSE_RANK()."""
-    if function in ("rank", "dense_rank"):
+    if function in ("rank", "dense_rank", "row_number"):
         return AggregateCall(function, ())
     inner = node.this
     if isinstance(inner, exp.IgnoreNulls):

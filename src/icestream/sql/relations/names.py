@@ -33,6 +33,8 @@ class ScopedColumn:
     column: str
     #: whether `*` includes it
     starred: bool = True
+    #: whether `*` has a column of USING instead, and only that of its relation includes it
+    is_used: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class ColumnScope:
             if found:
                 return found, 2
         named = [each for each in self.entries if each.name.lower() == lowered[0]]
+        named = [each for each in named if not each.is_used] or named
         exact = {each.column for each in named if each.name == parts[0]}
         return exact or {each.column for each in named}, 1
 
@@ -89,11 +92,10 @@ class ColumnScope:
 
     def stars(self, relation: str | None) -> list[ScopedColumn]:
         """Return the columns of `*` or of `relation.*`."""
-        return [
-            each
-            for each in self.entries
-            if each.starred and (relation is None or each.relation == relation.lower())
-        ]
+        if relation is None:
+            return [each for each in self.entries if each.starred]
+        own = [each for each in self.entries if each.relation == relation.lower()]
+        return [each for each in own if each.starred or each.is_used]
 
 
 class ColumnNumbers:

@@ -274,18 +274,44 @@ class QueryReader(SelectReader):
         right = self._source(node.this)
         side, kind = (node.side or "").upper(), (node.kind or "").upper()
         sort = kind.lower() if kind in ("SEMI", "ANTI") else side.lower() or "inner"
-        if sort == "right":
-            left, right, sort = right, left, "left"
         both = left.scope.and_(right.scope)
         on = parts_of(self.row_expression(node.args["on"], both)) if node.args.get("on") else []
+        used = []
         for name in node.args.get("using") or ():
             column = exp.Column(this=name.copy())
-            sides = [resolved(column, [each.scope], self._text) for each in (left, right)]
-            on.append(exp.EQ(this=sides[0], expression=sides[1]))
-            hidden = sides[1].name
-            both = replace(both, entries=tuple(e for e in both.entries if e.column != hidden))
-        relation = Join(left.relation, right.relation, sort, tuple(on), self._text.place_of(node))
-        return NamedRelation(relation, left.scope if sort in ("semi", "anti") else both)
+            used.append([resolved(column, [each.scope], self._text) for each in (left, right)])
+            on.append(exp.EQ(this=used[-1][0], expression=used[-1][1]))
+        kept, other = (right, left) if sort == "right" else (left, right)
+        word = "left" if sort == "right" else sort
+        place = self._text.place_of(node)
+        relation = Join(kept.relation, other.relation, word, tuple(on), place)
+        if sort in ("semi", "anti"):
+            return NamedRelation(relation, left.scope)
+        return self._used(NamedRelation(relation, both), used, sort)
+
+    def _used(
+        self, query: NamedRelation, used: Sequence[Sequence[exp.Expr]], sort: str
+    ) -> NamedRelation:
+        """Let one column stand for those of both sides of a join that USING names."""
+        names = {each.column: each.name for each in query.scope.entries}
+        first: list[ScopedColumn] = []
+        made: dict[str, exp.Expr] = {}
+        for sides in used:
+            column, name = sides[sort == "right"].name, names[sides[0].name]
+            if sort == "full":
+                column = self._numbers.new(name)
+                values = [each.copy() for each in sides]
+                made[column] = exp.Anonymous(this="coalesce", expressions=values)
+            first.append(ScopedColumn(None, name, column))
+        behind = {each.name for sides in used for each in sides}
+        rest = (
+            replace(each, starred=False, is_used=True) if each.column in behind else each
+            for each in query.scope.entries
+        )
+        relation = query.relation
+        if made:
+            relation = Project(relation, {**{e: reference(e) for e in relation.columns}, **made})
+        return NamedRelation(relation, replace(query.scope, entries=(*first, *rest)))
 
     # -- windows in brackets ---------------------------------------------------------------
 

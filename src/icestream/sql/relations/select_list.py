@@ -26,6 +26,7 @@ from icestream.sql.relations.names import (
     unknown_column,
 )
 from icestream.sql.relations.nested import beside
+from icestream.sql.relations.times import time_of
 from icestream.sql.relations.tree import Grouped, Over, OverCall, Project, Relation, SortKey, Top
 from icestream.sql.statements.aggregates import AggregateCall, called
 from icestream.sql.statements.dialect import PLACE
@@ -96,9 +97,11 @@ class SelectReader(GroupReader):
         frames: dict[str, OverCall] = {}
         numbers: dict[str, OverCall] = {}
         entries: list[ScopedColumn] = []
+        several = sum(item.node.find(exp.Window) is not None for item in items) > 1
         for item in items:
             column = self._numbers.new(item.name)
-            if isinstance(item.node, exp.Window) and called(item.node.this) == "row_number":
+            is_number = isinstance(item.node, exp.Window) and called(item.node.this) == "row_number"
+            if is_number and not (several and self._by_time(item.node, query)):
                 ranked = self._ranked(query.relation, item, scope)
                 query = replace(query, relation=ranked)
                 made[column] = reference(ranked.columns[-1])
@@ -117,6 +120,15 @@ class SelectReader(GroupReader):
         inner = Over(query.relation, numbers) if numbers else query.relation
         relation = Project(Over(inner, frames) if frames else inner, made)
         return NamedRelation(relation, ColumnScope(tuple(entries), windows_of(made, scope)))
+
+    def _by_time(self, node: exp.Expr, query: NamedRelation) -> bool:
+        """Return whether a function over a frame follows the time of the stream."""
+        order = node.args.get("order")
+        if order is None or len(order.expressions) != 1 or node.args.get("spec") is not None:
+            return False
+        (key,) = order.expressions
+        by = self.expression(key.this, query.scope)
+        return not key.args.get("desc") and by.name == time_of(query.relation)
 
     def _with_frames(
         self,

@@ -37,7 +37,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -182,19 +182,29 @@ class SegmentReader:
 
     def _check_table(self, stream: int) -> None:
         """Raise DamageError unless the blocks fill file, stream and directory without a gap."""
-        columns = [self._table[name].astype(np.uint64) for name in _EXTENTS]
-        first, place, stored, raw, entry, entries = columns
-        fits = (
-            _follow(first, raw, 0, stream)
-            and _follow(place, stored, HEADER.size, self._directory_place)
-            and _follow(entry, entries, 0, self.records)
-            and bool((entries > 0).all())
-        )
+        place, ends = HEADER.size, (stream, self._directory_place, self.records)
+        if len(self._table) == 1:
+            # as almost always in small batches
+            *begins, stored, raw, entry, entries, _, _ = self._table[0].item()
+            fits = [*begins, entry] == [0, place, 0] and entries > 0
+            fits = fits and (raw, place + stored, entries) == ends
+            impossible = raw != stored and (
+                raw > max(MOST_RAW, MOST_RATIO * stored) or self._codec is None
+            )
+        else:
+            columns = [self._table[name].astype(np.uint64) for name in _EXTENTS]
+            firsts, places, stored, raw, entry, entries = columns
+            fits = (
+                _follow(firsts, raw, 0, ends[0])
+                and _follow(places, stored, place, ends[1])
+                and _follow(entry, entries, 0, ends[2])
+                and bool((entries > 0).all())
+            )
+            most = np.maximum(np.uint64(MOST_RAW), stored * np.uint64(MOST_RATIO))
+            impossible = ((raw != stored) & ((raw > most) | (self._codec is None))).any()
         if not fits:
             raise DamageError(self.path, "the table does not describe the blocks of this file")
-        packed = raw != stored
-        most = np.maximum(np.uint64(MOST_RAW), stored * np.uint64(MOST_RATIO))
-        if (packed & ((raw > most) | (self._codec is None))).any():
+        if impossible:
             raise DamageError(self.path, "a block claims an impossible size")
 
     def _read_header(self, header: bytes) -> str | None:
@@ -244,31 +254,25 @@ class SegmentReader:
     def read_many(self, markers: Markers) -> Iterator[Record]:
         """Return records in offset order, whatever the order of `markers`, repeated as given."""
         wanted = np.sort(np.asarray(markers, dtype=np.uint64))
-        if not len(wanted):
-            return
-        blocks = self._blocks_of(wanted)
-        for first, last in _runs(blocks):
-            block = int(blocks[first])
+        for block, first, last in self._blocks_of(wanted):
             entries = self._entries(block)
             yield from self._slice(block, entries[self._find(entries, wanted[first:last])])
 
     def read_rows(self, rows: npt.NDArray[np.void]) -> Iterator[Record]:
         """Return the records of some rows of `directory`, which must be in its order."""
-        blocks = self._blocks_of(rows["marker"])
-        for first, last in _runs(blocks):
-            yield from self._slice(int(blocks[first]), rows[first:last])
+        for block, first, last in self._blocks_of(rows["marker"]):
+            yield from self._slice(block, rows[first:last])
 
     def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
         """Yield the parts of the record stream, as words, that ascending markers point into.
 
         Each is a block, read once and verified.
         """
-        blocks = self._blocks_of(markers.view(np.uint64))
-        for part in np.split(blocks, np.flatnonzero(np.diff(blocks)) + 1):
-            raw = self._block(int(part[0]))
+        for block, first, last in self._blocks_of(markers.view(np.uint64)):
+            raw = self._block(block)
             words = np.frombuffer(raw, dtype=np.int64, count=len(raw) // ALIGNMENT)
-            origin = self.ordinal << 32 | int(self._first_words[part[0]])
-            yield RecordRange(origin, words, len(part))
+            origin = self.ordinal << 32 | int(self._first_words[block])
+            yield RecordRange(origin, words, last - first)
 
     def scan(self) -> Iterator[Record]:
         """Return all records in the order of appending."""
@@ -284,30 +288,35 @@ class SegmentReader:
         """Close the file; payloads already returned stay valid."""
         self._file.close()
 
-    def _blocks_of(self, markers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the blocks of ascending markers."""
-        for marker in markers[:1].tolist() + markers[-1:].tolist():
+    def _blocks_of(self, markers: npt.NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:
+        """Yield blocks, with the first and past the last of ascending markers in each."""
+        if not len(markers):
+            return
+        for marker in (int(markers[0]), int(markers[-1])):
             if ordinal_of(marker) != self.ordinal:
                 msg = f"marker {show_marker(marker)} does not belong to {self.path}"
                 raise ValueError(msg)
             if not len(self._table):
                 raise DamageError(self.path, f"no record at marker {show_marker(marker)}")
         if len(self._table) == 1:
-            return np.zeros(len(markers), dtype=np.int64)
+            yield 0, 0, len(markers)
+            return
         words = markers & np.uint64(0xFFFFFFFF)
-        return self._first_words.searchsorted(words, side="right") - 1
+        blocks = self._first_words.searchsorted(words, side="right") - 1
+        for first, last in _runs(blocks):
+            yield int(blocks[first]), first, last
 
     def _find(
         self, entries: npt.NDArray[np.void], markers: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int64]:
         """Return the positions of markers among a block's entries."""
-        places = np.searchsorted(entries["marker"], markers)
-        places[places == len(entries)] = 0
-        strays = np.flatnonzero(entries["marker"][places] != markers)
-        if len(strays):
-            stray = show_marker(int(markers[strays[0]]))
+        known = entries["marker"]
+        places: npt.NDArray[np.int64] = known.searchsorted(markers)
+        strays = known.take(places, mode="clip") != markers
+        if strays.any():
+            stray = show_marker(int(markers[strays.argmax()]))
             raise DamageError(self.path, f"no record at marker {stray}")
-        return places.astype(np.int64)
+        return places
 
     def _entries(self, block: int) -> npt.NDArray[np.void]:
         """Return the directory part of a block, verified."""
@@ -360,12 +369,10 @@ _PART_FIELDS = ("entry", "entries", "entries_checksum")
 _EXTENTS = ("first", "place", "stored", "raw", "entry", "entries")
 
 
-def _runs(blocks: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield where each run of equal numbers begins and ends, of numbers in ascending order."""
-    if len(blocks) and blocks[0] == blocks[-1]:
-        return iter([(0, len(blocks))])
-    cuts = np.flatnonzero(np.diff(blocks)) + 1
-    return pairwise((0, *cuts.tolist(), len(blocks)) if len(blocks) else ())
+def _runs(numbers: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Yield where each run of equal numbers begins and ends."""
+    cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    return pairwise((0, *cuts.tolist(), len(numbers)) if len(numbers) else ())
 
 
 def _follow(
@@ -424,11 +431,9 @@ class Log:
             DamageError: a segment is missing, or data is damaged.
         """
         wanted = np.sort(np.asarray(markers, dtype=np.uint64))
-        ordinals = wanted >> np.uint64(32)
-        for part in np.split(wanted, np.flatnonzero(np.diff(ordinals)) + 1):
-            if len(part):
-                with self._lease(self._segment_of(int(part[0]))) as reader:
-                    yield from reader.read_many(part)
+        for first, last in _runs(wanted >> np.uint64(32)):
+            with self._lease(self._segment_of(int(wanted[first]))) as reader:
+                yield from reader.read_many(wanted[first:last])
 
     def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
         """Yield parts of one segment's record stream that ascending markers point into.

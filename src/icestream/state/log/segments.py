@@ -50,7 +50,7 @@ class SegmentTable(Mapping[int, SegmentInfo]):
 
     def __getitem__(self, ordinal: int) -> SegmentInfo:
         table = self._table.rows
-        at = int(np.searchsorted(table[:, 0], ordinal))
+        at = int(table[:, 0].searchsorted(ordinal))
         if at == len(table) or table[at, 0] != ordinal:
             raise KeyError(ordinal)
         _, attempt, size, records, expiry, checksum = table[at].tolist()

@@ -112,9 +112,9 @@ class SegmentWriter:
         self._block = np.empty(block_bytes, dtype=np.uint8).data
         #: bytes used in the block buffer
         self._fill = 0
-        #: the unfinished stride, and its number of bytes
-        self._stride = np.empty(stride, dtype=np.uint8).data
-        self._waiting = 0
+        #: bytes written at once, and those that wait for more
+        self._stride = stride
+        self._waiting = bytearray()
         #: where the block buffer starts in the record stream
         self._first = 0
         #: directory rows of the block buffer, and of the blocks written
@@ -133,7 +133,7 @@ class SegmentWriter:
     def held(self) -> int:
         """Bytes of memory that this writer holds, for the budget of its owner."""
         described = self.records * ENTRY.size + len(self._table) * ROW.size
-        return self._block_bytes + len(self._stride) + described
+        return self._block_bytes + self._stride + described
 
     @property
     def next_marker(self) -> int:
@@ -209,7 +209,7 @@ class SegmentWriter:
         checksum = footer_checksum(self.ordinal, self._header, table, unchecked)
         self._write(directory + table + TRAILER.pack(*fields, checksum, TRAILER_MAGIC))
         self._writable = False
-        self._file.write(self._stride[: self._waiting])
+        self._file.write(self._waiting)
         if sync:
             self._file.sync()
         self._file.close()
@@ -278,23 +278,19 @@ class SegmentWriter:
     def _write(self, data: bytes | memoryview) -> None:
         """Write whole strides, buffer the rest; after a failure the segment must be abandoned."""
         self._writable = False
-        rest, size = memoryview(data), len(self._stride)
+        rest, size = memoryview(data), self._stride
         if self._waiting:
-            rest = rest[self._wait(rest[: size - self._waiting]) :]
-            if self._waiting == size:
-                self._file.write(self._stride)
-                self._waiting = 0
+            room = size - len(self._waiting)
+            self._waiting += rest[:room]
+            rest = rest[room:]
+            if len(self._waiting) == size:
+                self._file.write(self._waiting)
+                self._waiting.clear()
         whole = len(rest) // size * size
         if whole:
             self._file.write(rest[:whole])
-        self._wait(rest[whole:])
+        self._waiting += rest[whole:]
         self._writable = True
-
-    def _wait(self, some: memoryview) -> int:
-        """Buffer bytes for which there is room; return how many."""
-        self._stride[self._waiting : self._waiting + len(some)] = some
-        self._waiting += len(some)
-        return len(some)
 
     def _refusal(self, length: int) -> str:
         """Return why nothing can be appended."""

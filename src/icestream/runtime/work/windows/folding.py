@@ -118,8 +118,10 @@ class EntryFolder:
         key_id_high = run.keys.column(ID_HIGH_COLUMN).to_numpy()
         key_shards = np.empty(len(key_id_high), dtype=np.int64)
         routes_of(key_id_high, key_groups, self._routes, key_shards, np.zeros_like(self.load))
-        for shard in np.unique(key_shards).tolist():
-            self._out.keys(shard, run.keys.filter(pa.array(key_shards == shard)), self._part)
+        order = np.argsort(key_shards, kind="stable")
+        keys, key_shards = run.keys.take(pa.array(order)), key_shards[order]
+        for first, last in pairwise(slice_bounds(key_shards).tolist()):
+            self._out.keys(int(key_shards[first]), keys.slice(first, last - first), self._part)
 
 
 class TupleSender:
