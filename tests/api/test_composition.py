@@ -211,5 +211,28 @@ def test_late_events_change_no_window_that_is_closed(
         assert run.rows() == answer(sql, a.append_column("reached", reached), a)
 
 
+@pytest.mark.parametrize("mode", ["append", "now"])
+def test_oracle_objects_of_all_events_are_read_by_windows(
+    mode: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(
+        lambda a, _b: (
+            a.window("4 seconds", "2 seconds")
+            .agg(ice.max("name").alias("m"), ice.count_distinct("k").alias("d"))
+            .window("10 seconds")
+            .agg(ice.min("m"), ice.sum("d"))
+        ),
+        "SELECT ((e - 1) // 10000000 * 10000000, (e - 1) // 10000000 * 10000000 + 10000000), min(m),"
+        " sum(d) FROM (SELECT t // 2000000 * 2000000 - n * 2000000 + 4000000 AS e, max(name) AS m,"
+        " count(DISTINCT k) AS d FROM a, range(2) r(n) GROUP BY ALL) GROUP BY ALL",
+        mode,
+    )
+    a = events(3)
+    run = Run(spark, query, a, a, tmp_path)
+    run.play(5, np.random.default_rng(3))
+    run.flush()
+    assert run.rows() == answer(query.sql, a, a)
+
+
 def test_few_cells_of_the_matrix_are_refused() -> None:
     assert sum(bool(cell.refused) for cell in CELLS) <= len(CELLS) // 20
