@@ -222,10 +222,37 @@ def test_oracle_objects_of_all_events_are_read_by_windows(
             .window("10 seconds")
             .agg(ice.min("m"), ice.sum("d"))
         ),
-        "SELECT ((e - 1) // 10000000 * 10000000, (e - 1) // 10000000 * 10000000 + 10000000), min(m),"
-        " sum(d) FROM (SELECT t // 2000000 * 2000000 - n * 2000000 + 4000000 AS e, max(name) AS m,"
-        " count(DISTINCT k) AS d FROM a, range(2) r(n) GROUP BY ALL) GROUP BY ALL",
+        "SELECT (s, s + 10000000), min(m), sum(d) FROM (SELECT (w * 2000000 + 3999999) // 10000000"
+        " * 10000000 AS s, max(name) AS m, count(DISTINCT k) AS d FROM (SELECT *, t // 2000000 - n"
+        " AS w FROM a, range(2) r(n)) GROUP BY w) GROUP BY s",
         mode,
+    )
+    a = events(3)
+    run = Run(spark, query, a, a, tmp_path)
+    run.play(5, np.random.default_rng(3))
+    run.flush()
+    assert run.rows() == answer(query.sql, a, a)
+
+
+@pytest.mark.parametrize("columns", ["w, k, names", "names"])
+def test_oracle_rows_with_lists_wait_until_they_are_final(
+    columns: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(
+        lambda a, _b: (
+            a.window("4 seconds")
+            .groupBy("k")
+            .agg(ice.collect_list("name").alias("names"))
+            .events()
+            .groupApply("window", lambda group: group.top(1, by="k"))
+            .select("window AS w", "k", "names")
+            .select(*columns.split(", "))
+        ),
+        f"SELECT {columns} FROM (SELECT (s, s + 4000000) AS w, k, s, coalesce(list(name ORDER BY t)"
+        " FILTER (name IS NOT NULL), []) AS names FROM (SELECT *, t // 4000000 * 4000000 AS s"
+        " FROM a) GROUP BY ALL) QUALIFY"
+        " row_number() OVER (PARTITION BY s ORDER BY k DESC NULLS LAST) = 1",
+        "append",
     )
     a = events(3)
     run = Run(spark, query, a, a, tmp_path)

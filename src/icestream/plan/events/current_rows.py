@@ -71,7 +71,7 @@ def row_key(node: Node) -> tuple[str, ...]:
     found = group_key(node)
     if found is not None:
         return found
-    names = tuple(each.name for each in node.payload if _is_comparable(each.type))
+    names = tuple(each.name for each in node.payload if is_comparable(each.type))
     if not names:
         msg = "rows of lists only have no key: select a column that identifies them as well"
         raise DefinitionError(msg)
@@ -306,7 +306,8 @@ def _at_each_instant(node: Node) -> bool:
     return isinstance(node, FromSource | Entered | Left | United)
 
 
-def _is_comparable(kind: pa.DataType) -> bool:
+def is_comparable(kind: pa.DataType) -> bool:
+    """Return whether values can be those of a key."""
     if pt.is_struct(kind):
-        return all(_is_comparable(each.type) for each in kind)
+        return all(is_comparable(each.type) for each in kind)
     return not (pt.is_nested(kind) or pt.is_null(kind))

@@ -67,6 +67,7 @@ from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
     holds_by_group,
+    is_comparable,
     late_windows,
     of_windows,
     row_key,
@@ -272,9 +273,10 @@ class _Building(Placement):
         text: str,
         keys: tuple[str, ...] | None = None,
     ) -> int:
-        """Hold the events of a step by some of their columns, or by all."""
+        """Hold the events of a step by some of their columns, or by all that can be keys."""
         payload = operator.result
-        keys = tuple(payload.names) if keys is None else keys
+        if keys is None:
+            keys = tuple(each.name for each in payload if is_comparable(each.type))
         grouping = self._new_grouping(component)
         grouped = self._add(component, Regroup((step,), payload, grouping, keys))
         return self._add(component, Stateful((grouped,), payload, grouping, operator, text))
