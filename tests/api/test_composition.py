@@ -234,6 +234,27 @@ def test_oracle_objects_of_all_events_are_read_by_windows(
     assert run.rows() == answer(query.sql, a, a)
 
 
+@pytest.mark.parametrize("columns", ["k, window.end AS e, v", "v"])
+def test_oracle_open_windows_that_do_not_show_their_key_are_a_table(
+    columns: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(
+        lambda a, _b: (
+            a.window("6 seconds", "2 seconds")
+            .groupBy("k")
+            .agg(ice.sum("x").alias("v"))
+            .selectExpr(*columns.split(", "))
+        ),
+        f"SELECT {columns.replace('window.end', 's + 6000000')} FROM (SELECT s, k, sum(x) AS v"
+        " FROM (SELECT *, t // 2000000 * 2000000 - n * 2000000 AS s FROM a, range(3) r(n))"
+        " GROUP BY ALL)",
+    )
+    a = events(4)
+    run = Run(spark, query, a, a, tmp_path)
+    run.play(9, np.random.default_rng(4))
+    assert run.rows() == answer(query.sql, a, a)
+
+
 @pytest.mark.parametrize("columns", ["w, k, names", "names"])
 def test_oracle_rows_with_lists_wait_until_they_are_final(
     columns: str, spark: SparkSession, tmp_path: Path

@@ -66,6 +66,7 @@ from icestream.plan.events.building import EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
+    group_key,
     holds_by_group,
     is_comparable,
     late_windows,
@@ -250,7 +251,7 @@ class _Building(Placement):
         while isinstance(step := steps[number], Map) and isinstance(step.change, Projecting):
             (number,) = step.inputs
         match step:
-            case Stateful(operator=OpenWindows() as windows):
+            case Stateful(operator=OpenWindows() as windows) if group_key(node) is not None:
                 current: LifetimeOperator = windows.current()
                 (before,) = steps[step.inputs[0]].inputs
             case Stateful(operator=TopK(grows=True) as top) if holds_by_group(node):
