@@ -25,7 +25,7 @@ from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.verify import DELIVERED, check_mark, check_segment, verify
 from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import LocalFiles
-from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS
+from icestream.state.versions.commits import IDENTITY, PLAN, RESULTS, SEGMENTS
 from icestream.state.versions.live_segments import LiveSegments
 from tests.faults.changed_files import FlippedFiles
 from tests.fixtures.checkpoints import KINDS, make
@@ -66,6 +66,8 @@ def targets(state: str, root: str) -> Iterator[VerifyTarget]:
         for info in infos[:1]:
             path = f"{root}/{RESULTS}/{info.name}"
             yield VerifyTarget(what, path, partial(check_segment, folder=RESULTS, info=info))
+    checkpoint.store.make_identity(checkpoint.store.identity("0" * 32))
+    yield VerifyTarget("identity", f"{root}/{IDENTITY}", lambda at: at.store.identity(""))
     mark = f"{root}/{DELIVERED}/0/{last.version:012d}"
     LocalFiles().put(mark, MARK)
     yield VerifyTarget("mark of delivery", mark, partial(check_mark, path=mark))

@@ -18,7 +18,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import LocalFiles
-from icestream.state.versions.commits import COMMITS, PLAN, SEGMENTS, VersionStore
+from icestream.state.versions.commits import COMMITS, IDENTITY, PLAN, SEGMENTS, VersionStore
 from icestream.state.versions.ownership import TakenOver
 from icestream.testing.sources import StreamShape, batches_of, generate
 from tests.fixtures.checkpoints import KINDS, events, make, opened
@@ -215,6 +215,18 @@ def test_damage_that_costs_no_version_is_dropped_alone(tmp_path: Path) -> None:
     )
     assert opened("windows", str(tmp_path)).next_batch == 5
     assert verify(Checkpoint(root)).is_fine
+
+
+def test_a_damaged_identity_is_named_and_what_follows_from_its_loss(tmp_path: Path) -> None:
+    root = make("windows", str(tmp_path))
+    VersionStore(LocalFiles(), root).make_identity("ab" * 16)
+    assert verify(Checkpoint(root)).is_fine
+    flip(f"{root}/{IDENTITY}", 20)
+    (finding,) = verify(Checkpoint(root)).findings
+    assert finding.path == f"{root}/{IDENTITY}"
+    found = plan_repair(Checkpoint(root))
+    assert (found.version, found.dropped) == (5, [finding.path])
+    assert ["--clone" in each for each in found.lost] == [True]
 
 
 def test_a_checkpoint_without_an_intact_version_cannot_be_repaired(tmp_path: Path) -> None:

@@ -182,6 +182,16 @@ def test_a_second_query_on_the_same_checkpoint_is_stopped(tmp_path: Path) -> Non
     second.feed(SCRIPT.inputs[0])
 
 
+def test_a_query_of_another_plan_is_refused_before_it_owns_the_checkpoint(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    first = query(disk, tmp_path / "a")
+    source = SCRIPT.plan.sources[0]
+    other = replace(SCRIPT.plan, sources=(replace(source, slack=source.slack + 1_000_000),))
+    with pytest.raises(CheckpointError, match=r"belongs to another query\. .*slack"):
+        LocalQuery(other, SCRIPT.settings(str(tmp_path / "b")), disk)
+    assert first.feed(SCRIPT.inputs[0]) is not None
+
+
 def test_settings_that_cannot_work_say_what_would() -> None:
     with pytest.raises(DefinitionError, match="at least one shard"):
         Settings("root", "local", budget=1 << 20, shards=0)

@@ -31,7 +31,7 @@ from icestream.inspect.verify import REPAIRED, VerifyReport, verify
 from icestream.runtime.version.lease import Lease
 from icestream.state.files import folder_of
 from icestream.state.stores.files import files_at
-from icestream.state.versions.commits import COMMITS, Commit
+from icestream.state.versions.commits import COMMITS, IDENTITY, Commit
 from icestream.state.versions.ownership import Owner
 
 #: folder of the files that a repair in place drops
@@ -144,6 +144,11 @@ def _lost(
         yield (
             "the plan: the next query that starts here writes its own, and nothing checks that it "
             "is the same query"
+        )
+    if f"{checkpoint.root}/{IDENTITY}" in damaged:
+        yield (
+            "the identity under which tables know this query: make a checkpoint with another one, "
+            "for new tables, with `icestream state copy --clone`"
         )
     if not newer:
         return

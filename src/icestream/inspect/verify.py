@@ -1,6 +1,6 @@
 """Checks whether a checkpoint is intact: every checksum, every reference, every byte that counts.
 
-Idea: the plan and all commits are opened. Files that the retained versions name are read
+Idea: the plan, the identity and all commits are opened. Files that the retained versions name are read
 completely: each block and each part of the directory is compared with its checksum, and the file
 with its entry in the commit. Back pointers are followed. Finally the newest state is restored and
 read, which follows the pointers inside payloads. Defects are listed, and nothing is changed.
@@ -40,7 +40,7 @@ from icestream.runtime.version.end_mark import MARK
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
 from icestream.state.stores.packs import holder_of
-from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, LiveSegment
+from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS, Commit, LiveSegment
 from icestream.state.versions.manifests import MANIFESTS
 
 #: marks of versions that sinks have
@@ -142,6 +142,10 @@ class _Checking:
     def run(self) -> VerifyReport:
         at, report = self._at, self._report
         self._try(at.store.plan_path(), self._plan, ())
+        identity = f"{at.root}/{IDENTITY}"
+        # checkpoints of queries without Spark have none
+        if at.files.exists(identity):
+            self._try(identity, partial(at.store.identity, ""), ())
         commits = self._commits()
         newest = max(commits, default=0)
         least = newest - MUST_BE_WHOLE + 1

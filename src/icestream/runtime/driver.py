@@ -118,7 +118,6 @@ class Driver(Generic[Batch_contra]):
         stored = self.store.stored_plan() or plan.describe()
         proposed = plan.describe(), written(state_schema_of(plan))
         self._plan = plan = plan.as_stored(stored)
-        check_same_plan(settings.root, stored, plan.describe())
         self._elasticity = Elasticity(plan, settings, executor)
         self._work = work_of(plan, files, settings)
         self._bulk_files = BulkFiles(files, executor.each, executor.later)

@@ -16,7 +16,7 @@ import pytest
 from icestream.core.errors import CheckpointError, DamageError, DefinitionError, StorageError
 from icestream.runtime.tables import current_table
 from icestream.runtime.tables.current_table import CurrentTable
-from icestream.runtime.tables.table_manifest import TableRun
+from icestream.runtime.tables.table_manifest import Manifest, TableRun
 from icestream.state.files import LocalFiles
 from icestream.state.versions.sealed import sealed
 
@@ -214,20 +214,44 @@ def test_duckdb_reads_the_files_of_the_newest_manifest(tmp_path: Path) -> None:
         assert Counter(there) == expected
 
 
-def test_a_table_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+def as_an_earlier_release_wrote_it(folder: Path) -> Manifest:
+    """Write a table with runs and parts whose manifest does not know how large they are."""
     for version in range(1, 7):
         rows = [{"change": 1, "k": f"key{version}", "n": version, "names": []}]
-        opened(tmp_path).apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
-    newest = opened(tmp_path).manifest()
+        opened(folder).apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+    newest = opened(folder).manifest()
     assert newest is not None
     assert newest.runs
     assert newest.parts
-    body = json.loads((tmp_path / newest.name).read_bytes().partition(b"\n")[0])
+    body = json.loads((folder / newest.name).read_bytes().partition(b"\n")[0])
     body["runs"] = [name for _, name, _ in body["runs"]]
     body["parts"] = [each[:2] for each in body["parts"]]
-    (tmp_path / newest.name).write_bytes(sealed(body))
+    (folder / newest.name).write_bytes(sealed(body))
+    return newest
+
+
+def test_a_table_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    as_an_earlier_release_wrote_it(tmp_path)
     assert content(opened(tmp_path)) == {(f"key{n}", n, ()): 1 for n in range(1, 7)}
+    rows = [{"change": 1, "k": "key6", "n": 6, "names": []}]
     opened(tmp_path).apply(7, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+    assert content(opened(tmp_path)) == {(f"key{n}", n, ()): 1 for n in range(1, 7)}
+
+
+def test_files_of_unknown_size_are_opened_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = as_an_earlier_release_wrote_it(tmp_path)
+    files: Counter[str] = Counter()
+    open_ = CurrentTable._open
+
+    def noted(table: CurrentTable, name: str) -> pq.ParquetFile:
+        files[name] += 1
+        return open_(table, name)
+
+    monkeypatch.setattr(CurrentTable, "_open", noted)
+    opened(tmp_path).keep(7, lambda rows: pa.array([True] * rows.num_rows))
+    assert files == dict.fromkeys(newest.names, 1)
     assert content(opened(tmp_path)) == {(f"key{n}", n, ()): 1 for n in range(1, 7)}
 
 

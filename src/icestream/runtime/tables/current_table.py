@@ -202,8 +202,7 @@ class CurrentTable:
         files = opened or _OpenFiles(self)
         starts = [each.first for each in manifest.parts] or [0]
         share = sum(each.bytes or files.size(each.name) for each in manifest.runs) // len(starts)
-        unknown = _OpenFiles(self)
-        sizes = [each.bytes or unknown.size(each.name) for each in manifest.parts] or [0]
+        sizes = [each.bytes or files.size(each.name) for each in manifest.parts] or [0]
         found = []
         for first, end, size in zip(starts, [*starts[1:], _END], sizes, strict=True):
             pieces = 1 + (size + share) // self.part_bytes
