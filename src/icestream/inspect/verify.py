@@ -1,9 +1,9 @@
 """Checks whether a checkpoint is intact: every checksum, every reference, every byte that counts.
 
-Idea: the plan, the identity and all commits are opened. Files that the retained versions name are read
-completely: each block and each part of the directory is compared with its checksum, and the file
-with its entry in the commit. Back pointers are followed. Finally the newest state is restored and
-read, which follows the pointers inside payloads. Defects are listed, and nothing is changed.
+Idea: the plan, the identity and all commits are opened. Files that the retained versions name are
+read completely: each block and each part of the directory is compared with its checksum, and the
+file with its entry in the commit. Back pointers are followed. Finally the newest state is restored
+and read, which follows the pointers inside payloads. Defects are listed, and nothing is changed.
 
 Invariants:
 1. A flipped byte in any file that counts is found, at every position
