@@ -66,7 +66,7 @@ def targets(state: str, root: str) -> Iterator[VerifyTarget]:
         for info in infos[:1]:
             path = f"{root}/{RESULTS}/{info.name}"
             yield VerifyTarget(what, path, partial(check_segment, folder=RESULTS, info=info))
-    checkpoint.store.make_identity(checkpoint.store.identity("0" * 32))
+    checkpoint.store.make_identity("0" * 32)
     yield VerifyTarget("identity", f"{root}/{IDENTITY}", lambda at: at.store.identity(""))
     mark = f"{root}/{DELIVERED}/0/{last.version:012d}"
     LocalFiles().put(mark, MARK)
