@@ -3,7 +3,9 @@
 Idea: pairs of two streams within ten seconds are aggregated by group in windows that slide by ten
 seconds, of 1, 60 and 360 times that length. Only the range differs, so the time of an event must
 not. The second half of the batches counts, when the longest windows are full. All windows together
-count every pair range/slide times, which is checked.
+count every pair range/slide times, which is checked. Mode `append` emits a row when its window
+closes; mode `now` emits the rows of all open windows that a batch changed, which are range/slide
+for each group, so only `append` has a bar.
 
 Limits: no exchange over a network and no Spark, whose cost for a batch does not depend on windows.
 """
@@ -37,6 +39,7 @@ from icestream.runtime.version.settings import Settings
 SECOND = 1_000_000
 SLIDE = 10 * SECOND
 OVERLAPS = (1, 60, 360)
+MODES = ("append", "now")
 INSTANT = pa.timestamp("us", "UTC")
 SCHEMAS = (
     pa.schema([("item", pa.int64()), ("shop", pa.int64()), ("price", pa.float64())]),
@@ -61,16 +64,16 @@ SCALES = {Size.SMALL: Scale(50), Size.FULL: Scale(1_000)}
 BATCH_SECONDS = 200
 
 
-def query_of(overlap: int) -> Dataflow:
+def query_of(overlap: int, mode: str = "append") -> Dataflow:
     """Return pairs within ten seconds, aggregated in windows of so many slides."""
     part = cast("Any", SimpleNamespace(time_type=INSTANT, zone="UTC"))
     prices, asks = (
         Events(FromSource(schema, source=number), {number: part})
         for number, schema in enumerate(SCHEMAS)
     )
-    pairs = prices.join(asks, on="item", within="10 seconds")._final()
+    pairs = prices.join(asks, on="item", within="10 seconds")
     rows = rows_of_windows(
-        pairs,
+        pairs._final() if mode == "append" else pairs,
         Windows(overlap * SLIDE, SLIDE),
         ["shop"],
         None,
@@ -80,7 +83,8 @@ def query_of(overlap: int) -> Dataflow:
         ],
     )
     sources = tuple(Source(name, 5 * SECOND) for name in ("prices", "asks"))
-    return compiled(((rows._final()._node, "append"),), {0: 0, 1: 1}, sources, SCHEMAS, INSTANT)
+    shown = rows._final() if mode == "append" else rows
+    return compiled(((shown._node, mode),), {0: 0, 1: 1}, sources, SCHEMAS, INSTANT)
 
 
 def events_of(flow: Dataflow, rate: int, batch: int) -> list[list[pa.RecordBatch]]:
@@ -106,10 +110,21 @@ def events_of(flow: Dataflow, rate: int, batch: int) -> list[list[pa.RecordBatch
     return [[whole.slice(0, half)], [whole.slice(half)]]
 
 
-def cost_of(overlap: int, scale: Scale) -> tuple[float, float]:
-    """Return the microseconds of processor time an event, and the pairs that windows counted."""
-    flow = query_of(overlap)
-    taken, counted = [], 0
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an event costs in microseconds of processor time, and what windows counted."""
+
+    microseconds: float
+    #: the pairs in all windows, over range/slide
+    pairs: float
+    rows_by_event: float
+
+
+def cost_of(overlap: int, mode: str, scale: Scale) -> Cost:
+    """Return what an event costs in the second half of the batches."""
+    flow = query_of(overlap, mode)
+    taken: list[float] = []
+    rows: list[pa.Table] = []
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(root=f"{folder}/checkpoint", local=folder, budget=MEMORY)
         query = LocalQuery(flow, settings)
@@ -118,35 +133,48 @@ def cost_of(overlap: int, scale: Scale) -> tuple[float, float]:
         for batch in range(scale.batches):
             splits = events_of(flow, scale.rate, batch)
             before = time.process_time()
-            rows = query.feed(splits)
+            rows.append(query.feed(splits))
             taken.append(time.process_time() - before)
-            counted += pc.sum(rows.column("n")).as_py() or 0
-        counted += pc.sum(query.flush().column("n")).as_py()
+        if mode == "append":
+            rows.append(query.flush())
         query.close()
-    steady = taken[scale.batches // 2 :]
-    events = 2 * scale.rate * BATCH_SECONDS * len(steady)
-    return sum(steady) / events * 1e6, counted / overlap
+    half = scale.batches // 2
+    events = 2 * scale.rate * BATCH_SECONDS * (scale.batches - half)
+    emitted = sum(each.num_rows for each in rows[half : scale.batches])
+    return Cost(sum(taken[half:]) / events * 1e6, _counted(rows) / overlap, emitted / events)
+
+
+def _counted(rows: list[pa.Table]) -> int:
+    """Return what windows count in their last row."""
+    whole = pa.concat_tables(rows)
+    keys = [pc.struct_field(whole.column("window"), "start"), whole.column("shop")]
+    flat = pa.table([*keys, whole.column("n")], names=["start", "shop", "n"])
+    last = flat.group_by(["start", "shop"], use_threads=False).aggregate([("n", "last")])
+    return cast("int", pc.sum(last.column("n_last")).as_py())
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
-    """Measure the cost of an event for each overlap."""
-    progress.plan(1 + len(OVERLAPS))
+    """Measure the cost of an event for each mode and overlap."""
+    progress.plan(1 + len(MODES) * len(OVERLAPS))
     progress.step("warming up")
-    cost_of(1, Scale(10, 3))
+    for mode in MODES:
+        cost_of(1, mode, Scale(10, 3))
     found = {}
-    for overlap in OVERLAPS:
-        progress.step(f"range / slide = {overlap}")
-        found[overlap] = cost_of(overlap, SCALES[size])
-    counted = {pairs for _, pairs in found.values()}
+    for mode in MODES:
+        for overlap in OVERLAPS:
+            progress.step(f"{mode}, range / slide = {overlap}")
+            found[mode, overlap] = cost_of(overlap, mode, SCALES[size])
+    counted = {each.pairs for each in found.values()}
     if len(counted) != 1:
         msg = f"windows of different overlap count different pairs: {sorted(counted)}"
         raise AssertionError(msg)
-    figures: dict[str, Any] = {f"us at {each}": cost for each, (cost, _) in found.items()}
-    figures["pairs"] = counted.pop()
-    for each in OVERLAPS[1:]:
-        figures[f"{each} / 1"] = figures[f"us at {each}"] / figures["us at 1"]
+    figures: dict[str, Any] = {"pairs": counted.pop()}
+    for (mode, overlap), cost in found.items():
+        figures[f"{mode}: us at {overlap}"] = cost.microseconds
+        figures[f"{mode}: rows an event at {overlap}"] = cost.rows_by_event
+        figures[f"{mode}: {overlap} / 1"] = cost.microseconds / found[mode, 1].microseconds
     bars = tuple(
-        Bar.at_most(f"processor time at {each} / 1", FLAT, figures[f"{each} / 1"])
+        Bar.at_most(f"processor time at {each} / 1", FLAT, figures[f"append: {each} / 1"])
         for each in OVERLAPS[1:]
     )
     return Measurement(figures, bars)
@@ -156,12 +184,16 @@ def plot(figures: Figures, target: Path) -> None:
     """Draw the cost of an event by the overlap of windows."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
 
-    drawing = Figure(figsize=(5, 3), layout="constrained")
+    drawing = Figure(figsize=(6, 3), layout="constrained")
     axes = drawing.subplots()
-    bars = axes.bar([str(each) for each in OVERLAPS], [figures[f"us at {n}"] for n in OVERLAPS])
-    axes.bar_label(bars, fmt="%.1f")
+    for number, mode in enumerate(MODES):
+        places = [at + 0.4 * (number - 0.5) for at in range(len(OVERLAPS))]
+        costs = [figures[f"{mode}: us at {each}"] for each in OVERLAPS]
+        axes.bar_label(axes.bar(places, costs, 0.38, label=mode), fmt="%.2f")
+    axes.set_xticks(range(len(OVERLAPS)), [str(each) for each in OVERLAPS])
     axes.set_xlabel("range / slide of windows behind a join")
     axes.set_ylabel("microseconds of processor time an event")
+    axes.legend()
     target.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(target, dpi=150)
 

@@ -211,5 +211,76 @@ def test_late_events_change_no_window_that_is_closed(
         assert run.rows() == answer(sql, a.append_column("reached", reached), a)
 
 
+@pytest.mark.parametrize("mode", ["append", "now"])
+def test_oracle_objects_of_all_events_are_read_by_windows(
+    mode: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(
+        lambda a, _b: (
+            a.window("4 seconds", "2 seconds")
+            .agg(ice.max("name").alias("m"), ice.count_distinct("k").alias("d"))
+            .window("10 seconds")
+            .agg(ice.min("m"), ice.sum("d"))
+        ),
+        "SELECT (s, s + 10000000), min(m), sum(d) FROM (SELECT (w * 2000000 + 3999999) // 10000000"
+        " * 10000000 AS s, max(name) AS m, count(DISTINCT k) AS d FROM (SELECT *, t // 2000000 - n"
+        " AS w FROM a, range(2) r(n)) GROUP BY w) GROUP BY s",
+        mode,
+    )
+    a = events(3)
+    run = Run(spark, query, a, a, tmp_path)
+    run.play(5, np.random.default_rng(3))
+    run.flush()
+    assert run.rows() == answer(query.sql, a, a)
+
+
+@pytest.mark.parametrize("columns", ["k, window.end AS e, v", "v"])
+def test_oracle_open_windows_that_do_not_show_their_key_are_a_table(
+    columns: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(
+        lambda a, _b: (
+            a.window("6 seconds", "2 seconds")
+            .groupBy("k")
+            .agg(ice.sum("x").alias("v"))
+            .selectExpr(*columns.split(", "))
+        ),
+        f"SELECT {columns.replace('window.end', 's + 6000000')} FROM (SELECT s, k, sum(x) AS v"
+        " FROM (SELECT *, t // 2000000 * 2000000 - n * 2000000 AS s FROM a, range(3) r(n))"
+        " GROUP BY ALL)",
+    )
+    a = events(4)
+    run = Run(spark, query, a, a, tmp_path)
+    run.play(9, np.random.default_rng(4))
+    assert run.rows() == answer(query.sql, a, a)
+
+
+@pytest.mark.parametrize("columns", ["w, k, names", "names"])
+def test_oracle_rows_with_lists_wait_until_they_are_final(
+    columns: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(
+        lambda a, _b: (
+            a.window("4 seconds")
+            .groupBy("k")
+            .agg(ice.collect_list("name").alias("names"))
+            .events()
+            .groupApply("window", lambda group: group.top(1, by="k"))
+            .select("window AS w", "k", "names")
+            .select(*columns.split(", "))
+        ),
+        f"SELECT {columns} FROM (SELECT (s, s + 4000000) AS w, k, s, coalesce(list(name ORDER BY t)"
+        " FILTER (name IS NOT NULL), []) AS names FROM (SELECT *, t // 4000000 * 4000000 AS s"
+        " FROM a) GROUP BY ALL) QUALIFY"
+        " row_number() OVER (PARTITION BY s ORDER BY k DESC NULLS LAST) = 1",
+        "append",
+    )
+    a = events(3)
+    run = Run(spark, query, a, a, tmp_path)
+    run.play(5, np.random.default_rng(3))
+    run.flush()
+    assert run.rows() == answer(query.sql, a, a)
+
+
 def test_few_cells_of_the_matrix_are_refused() -> None:
     assert sum(bool(cell.refused) for cell in CELLS) <= len(CELLS) // 20

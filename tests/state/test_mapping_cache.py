@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_mappings_of_arenas_that_are_gone_are_let_go(tmp_path: Path, kept: Mappi
 
 
 def test_bounded_few_mappings_are_kept(tmp_path: Path) -> None:
-    few = MappingCache(most=3)  # two of them for large arrays alone
+    few = MappingCache(most=3)  # one of them for large arrays alone
     with mock.patch.object(arena_module, "KEPT", few):
         for number, arrays in enumerate((2, 2, 1)):
             released(tmp_path, f"v{number}", arrays)
@@ -127,3 +128,12 @@ def test_bounded_few_mappings_are_kept(tmp_path: Path) -> None:
             arena = claimed(tmp_path, f"v{number}")
             assert arena.bytes == arrays * LARGE_BYTES + PAGE
             assert (arena.array(f"a{arrays - 1}", np.int64).view == arrays).all()
+
+
+def test_bounded_a_process_opens_few_files_for_arenas(tmp_path: Path) -> None:
+    """`select` knows the first 1,024 files, and py4j uses it for the callbacks of queries."""
+    before = len(os.listdir("/proc/self/fd"))
+    with mock.patch.object(arena_module, "KEPT", MappingCache()):
+        for number in range(150):
+            released(tmp_path, f"v{number}", 9)
+        assert len(os.listdir("/proc/self/fd")) - before < 900

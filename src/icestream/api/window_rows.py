@@ -1,9 +1,10 @@
 """Windows of any kind as events: so results go on as streams, and hold in a table while open.
 
-Idea: events are copied into their windows, which are groups like any other (`window_copies`,
-`session_copies`); grouping sets are copies too. A window that moves with events gives each event a
-lifetime that ends when later events push it out. So all aggregates, modes and operators that
-events have follow, and the rows of a window are events at its last instant, once they are final.
+Idea: events live in their windows on a grid (`open_windows`); they are copied into sessions, which
+are groups like any other (`session_copies`), and into grouping sets. A window that moves with
+events gives each event a lifetime that ends when later events push it out. So all aggregates, modes
+and operators that events have follow, and the rows of a window are events at its last instant, once
+they are final.
 
 Invariants:
 1. Rows are those of the windows' own operators
@@ -200,7 +201,7 @@ def _with_panes(
     aggregates: Sequence[Aggregate],
     time: pa.DataType,
 ) -> Events:
-    """Return rows of windows by copies, with the operator of the windows where they are final."""
+    """Return rows of open windows, with the operator of the windows where they are final."""
     types = {each.name: each.type for each in events._node.payload}
     if isinstance(windows, Session) and any(needs_objects(each, types) for each in aggregates):
         return made

@@ -12,7 +12,8 @@ Invariants:
 2. Writes of other processes are visible (`test_a_kept_mapping_shows_what_others_wrote`).
 3. Mappings of deleted folders are dropped when a task ends, arenas are swept, or there is no room
    for others (`test_mappings_of_arenas_that_are_gone_are_let_go`).
-4. At most `most` mappings are kept (`test_bounded_few_mappings_are_kept`).
+4. At most `most` mappings are kept (`test_bounded_few_mappings_are_kept`), so few that a process
+   still finds files that `select` knows (`test_bounded_a_process_opens_few_files_for_arenas`).
 
 Cost: a check of each folder kept at the end of a task.
 
@@ -37,8 +38,9 @@ Kept = tuple[mmap.mmap, npt.NDArray[Any]]
 
 #: bytes from which on a mapping is worth more than others
 LARGE = 1 << 16
-#: mappings kept by a process, each of which is an open file
-MOST = min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+#: mappings kept by a process. Each is an open file, and `select`, which py4j and other libraries of
+#: the process use, fails for files beyond the first 1,024.
+MOST = min(800, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 class MappingCache:
@@ -52,13 +54,13 @@ class MappingCache:
         return sum(map(len, list(self._kept.values())))
 
     def keep(self, folder: str, mappings: Mapping[Place, Kept]) -> None:
-        """Keep the mappings of a folder's files, while there is room; small ones in half of it."""
+        """Keep mappings of a folder's files while there is room; small ones in three quarters."""
         held, kept = len(self), dict[Place, Kept]()
         if held + len(mappings) > self._most // 2:
             self.prune()
             held = len(self)
         for place, each in mappings.items():
-            most = self._most if len(each[0]) >= LARGE else self._most // 2
+            most = self._most if len(each[0]) >= LARGE else self._most * 3 // 4
             if held + len(kept) < most:
                 kept[place] = each
         if kept:

@@ -20,10 +20,11 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
+from icestream.operators.dataflow.transient_groups import TransientGroups
 from icestream.operators.lifetimes import consolidate, non_invertible_aggregate, pieces
 from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate, of_growing
 from icestream.operators.lifetimes.answers import LifetimeAggregate
-from icestream.operators.lifetimes.changes import DIFF, LE, RE
+from icestream.operators.lifetimes.changes import DIFF, LE, RE, PromptOperator
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
@@ -362,17 +363,22 @@ def test_keys_are_shown_beside_the_aggregates() -> None:
     assert found.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
 
 
+@pytest.mark.parametrize("transient", [False, True])
 @pytest.mark.parametrize("mode", ["changes", "final"])
 @pytest.mark.parametrize("function", ["count", "max", "collect_set"])
-def test_keys_are_shown_without_the_sign_of_zero(function: str, mode: Mode) -> None:
+def test_keys_are_shown_without_the_sign_of_zero(
+    function: str, mode: Mode, transient: bool
+) -> None:
     pair = pa.struct([("f", pa.float32())])
     schema = pa.schema([("d", pa.float64()), ("p", pair), ("x", pa.int64())])
     operator = lifetime_aggregate(schema, [Aggregate(function, "x", "n")], ["d", "p"], mode=mode)
     changes = changes_from([(Event(G, 0, 9, (-0.0, {"f": -0.0}, 1)), 1)], schema)
-    groups = PlainGroups(operator.synopses)
+    groups: Groups = PlainGroups(operator.synopses)
+    if transient and isinstance(operator, PromptOperator):
+        groups = TransientGroups(changes, operator.synopses)
     groups.begin(MINUS_INFINITY)
     shown = [
-        *operator.on_changes(0, changes, groups, MINUS_INFINITY),
+        *operator.on_last_changes(0, changes, groups, MINUS_INFINITY, INFINITY - 1),
         *operator.on_watermark(groups, 20),
     ]
     assert [str(row["d"]) + str(row["p"]["f"]) for row in shown[0].to_pylist()] == ["0.00.0"]

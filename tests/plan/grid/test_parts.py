@@ -60,6 +60,17 @@ def test_every_view_is_in_one_part() -> None:
     ]
 
 
+def test_keys_that_rows_do_not_show_are_those_of_groups() -> None:
+    median = Aggregate("median", "x0", "m")
+    hidden = View(Windows(SECOND, SECOND), (median,), ((1, 2),), (2,))
+    for least in (median, Aggregate("min", "x0", "m")):
+        (part,) = parts_of(replace(PLAN, views=(replace(hidden, aggregates=(least,)),)))
+        (view,) = part.plan.views
+        names = part.plan.keys.names
+        assert {names[place] for place in view.groupings[0]} == {"b", "c"}
+        assert [names[place] for place in view.keys] == ["c"]
+
+
 def test_windows_that_move_with_events_are_one_part_where_keys_and_shards_are_equal() -> None:
     least = Aggregate("min", "x1", "n")
     views = (

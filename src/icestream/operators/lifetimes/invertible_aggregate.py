@@ -156,10 +156,11 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
             return
         slots = located(changes, groups)
         heads, words = self._folded(changes, slots, le, re)
+        keys = self.answers.keys_of(changes)
         slots, le, re = slots[heads], le[heads], re[heads]
         if groups.are_transient and (np.diff(slots) > 0).all():
             # one lifetime of each group, and none before: it is the answer
-            every, keys = np.arange(len(slots)), changes.select(self.answers.keys.names)
+            every = np.arange(len(slots))
             only = _Parts(every, le, re, np.ones_like(every), words)
             yield from self._emitted(groups, slots, only, keys.take(pa.array(heads)))
             return
@@ -168,7 +169,7 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
         scale_rows(taken.table, np.full(len(ends), -1), at.ops, at.places)
         each = np.concatenate([np.arange(len(le)), ends])
         edges = _Edges(np.concatenate([le, re[ends]]), concatenated(words, taken))
-        keys, key_of = self.answers.keys_of(changes), heads[each]
+        key_of = heads[each]
         by_slot = RowsByGroup(slots[each])
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)

@@ -97,6 +97,8 @@ class OpenWindows(PromptOperator):
         """Show columns of answers over events that live later by `delay`, as `windows` do."""
         self._windows, self._delay = windows, delay
         self.result = pa.schema([windows.heading(time).with_name(WINDOW), *shown])
+        #: edges of a window that no other has
+        self.own_edges = ("end",) if isinstance(windows, Cumulative) else ("start", "end")
         #: columns that identify rows
         self.keys = (WINDOW, *keys)
         self.synopses = ()

@@ -119,8 +119,8 @@ class Ordering:
         if changes.num_rows < _LARGE:
             return changes
         le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
-        id_high, _ = identities_of(changes)
-        goes_on = id_high[1:] == id_high[:-1]
+        id_high, id_low = identities_of(changes)
+        goes_on = (id_high[1:] == id_high[:-1]) & (id_low[1:] == id_low[:-1])
         together = (id_high[1:] > id_high[:-1]) | (
             goes_on & (le[1:] == le[:-1]) & (re[1:] == re[:-1])
         )

@@ -71,7 +71,7 @@ def row_key(node: Node) -> tuple[str, ...]:
     found = group_key(node)
     if found is not None:
         return found
-    names = tuple(each.name for each in node.payload if _is_comparable(each.type))
+    names = tuple(each.name for each in node.payload if is_comparable(each.type))
     if not names:
         msg = "rows of lists only have no key: select a column that identifies them as well"
         raise DefinitionError(msg)
@@ -98,13 +98,27 @@ def group_key(node: Node) -> tuple[str, ...] | None:
 
 
 def of_windows(node: Node) -> bool:
-    """Return whether rows are answers of single windows, which never change once these are over."""
+    """Return whether rows show their windows, so that they never come again once these are over."""
+    return bool(_shown_windows(node))
+
+
+def _shown_windows(node: Node) -> dict[str, tuple[str, ...]]:
+    """Return the columns that tell windows apart, and which of their fields do so alone."""
     match node:
-        case Mapped(change=Filtering() | Projecting()) | Left() | Final():
-            return of_windows(node.before)
-        case Applied(operator=LifetimeAggregate()):
-            return node.scope is not None and WINDOW in node.scope.keys
-    return isinstance(node, Applied) and isinstance(node.operator, OpenWindows)
+        case Mapped(change=Filtering()) | Left() | Final():
+            return _shown_windows(node.before)
+        case Mapped(change=Projecting(projection)):
+            before, found = _shown_windows(node.before), dict[str, tuple[str, ...]]()
+            for item in projection.items:
+                column, field = item.field_of or (item.reads, None)
+                if column in before and (field is None or field in before[column]):
+                    found[item.name] = before[column] if field is None else ()
+            return found
+        case Applied(operator=OpenWindows() as rows):
+            return {WINDOW: rows.own_edges}
+        case Applied(operator=LifetimeAggregate()) if node.scope is not None:
+            return {WINDOW: ("start", "end")} if WINDOW in node.scope.keys else {}
+    return {}
 
 
 # -- tables --------------------------------------------------------------------------------
@@ -306,7 +320,8 @@ def _at_each_instant(node: Node) -> bool:
     return isinstance(node, FromSource | Entered | Left | United)
 
 
-def _is_comparable(kind: pa.DataType) -> bool:
+def is_comparable(kind: pa.DataType) -> bool:
+    """Return whether values can be those of a key."""
     if pt.is_struct(kind):
-        return all(_is_comparable(each.type) for each in kind)
+        return all(is_comparable(each.type) for each in kind)
     return not (pt.is_nested(kind) or pt.is_null(kind))

@@ -10,7 +10,7 @@ Invariant: an aggregate waits exactly if it is used only for rows in append mode
 A join by match has two plans: for views that show revisions, changes of pairs and of events without
 a partner; for all others, one operator that emits events without a partner once that is certain.
 
-Windows on a grid have two plans as well: aggregates over copies of events, for tables that show
+Windows have two plans as well: aggregates over lifetimes or copies of events, for tables that show
 open windows; panes wherever rows are read when they are final.
 """
 

@@ -209,11 +209,11 @@ def while_open(
     return Left(rows.result, None, *inside[1:], before=made)
 
 
-def either(copied: Node, panes: Node) -> WindowRows:
-    """Return rows of windows that copies of events give, and panes where they are final."""
-    assert isinstance(copied, Left)
-    assert copied.payload.types == panes.payload.types
+def either(opened: Node, panes: Node) -> WindowRows:
+    """Return rows of windows while they are open, and from panes where they are final."""
+    assert isinstance(opened, Left)
+    assert opened.payload.types == panes.payload.types
     if isinstance(panes, Paned):
-        panes = replace(panes, payload=copied.payload)
-    whole = copied.payload, copied.scope, copied.grows, copied.reach, copied.delay
-    return WindowRows(*whole, before=copied.before, panes=panes)
+        panes = replace(panes, payload=opened.payload)
+    whole = opened.payload, opened.scope, opened.grows, opened.reach, opened.delay
+    return WindowRows(*whole, before=opened.before, panes=panes)

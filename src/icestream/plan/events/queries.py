@@ -66,7 +66,9 @@ from icestream.plan.events.building import EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
+    group_key,
     holds_by_group,
+    is_comparable,
     late_windows,
     of_windows,
     row_key,
@@ -249,7 +251,7 @@ class _Building(Placement):
         while isinstance(step := steps[number], Map) and isinstance(step.change, Projecting):
             (number,) = step.inputs
         match step:
-            case Stateful(operator=OpenWindows() as windows):
+            case Stateful(operator=OpenWindows() as windows) if group_key(node) is not None:
                 current: LifetimeOperator = windows.current()
                 (before,) = steps[step.inputs[0]].inputs
             case Stateful(operator=TopK(grows=True) as top) if holds_by_group(node):
@@ -272,9 +274,10 @@ class _Building(Placement):
         text: str,
         keys: tuple[str, ...] | None = None,
     ) -> int:
-        """Hold the events of a step by some of their columns, or by all."""
+        """Hold the events of a step by some of their columns, or by all that can be keys."""
         payload = operator.result
-        keys = tuple(payload.names) if keys is None else keys
+        if keys is None:
+            keys = tuple(each.name for each in payload if is_comparable(each.type))
         grouping = self._new_grouping(component)
         grouped = self._add(component, Regroup((step,), payload, grouping, keys))
         return self._add(component, Stateful((grouped,), payload, grouping, operator, text))

@@ -109,7 +109,8 @@ def _of_entries(plan: Plan, numbers: tuple[int, ...]) -> PlanPart:
 
 def _of_events(plan: Plan, numbers: tuple[int, ...]) -> PlanPart:
     """Return the part of similar views; those with equal windows are merged into one."""
-    places = plan.views[numbers[0]].keys
+    keys, groupings = plan.views[numbers[0]].keys, plan.views[numbers[0]].groupings
+    places = tuple(dict.fromkeys(place for each in (keys, *groupings) for place in each))
     equal: dict[Any, list[int]] = {}
     for number in numbers:
         equal.setdefault(plan.views[number].windows, []).append(number)
@@ -122,7 +123,7 @@ def _of_events(plan: Plan, numbers: tuple[int, ...]) -> PlanPart:
         if len(views) > 1:
             aggregates, columns = _united(views)
         own.append(replace(first, aggregates=aggregates))
-        leading = 1 + len(places) + first.tells_grouping
+        leading = 1 + len(keys) + first.tells_grouping
         for number, chosen in zip(same, columns, strict=True):
             answers = (leading + each for each in chosen)
             shown[number] = (whose, (*range(leading), *answers))

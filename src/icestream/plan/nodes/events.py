@@ -114,7 +114,7 @@ class Paned(Derived):
 
 @dataclass(frozen=True, eq=False)
 class WindowRows(Left):
-    """Rows of windows by copies of events; `panes` are the same where only final ones are read."""
+    """Rows of windows while they are open; `panes` are the same where only final ones are read."""
 
     panes: Node = field(kw_only=True)
 

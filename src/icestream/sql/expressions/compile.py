@@ -32,7 +32,7 @@ from icestream.sql.expressions.evaluation import (
     CaseValue,
     ColumnValue,
     Constant,
-    Function,
+    FieldValue,
     Value,
     as_array,
 )
@@ -113,6 +113,14 @@ class Bound:
     def reads(self) -> str | None:
         """Return the column that it repeats; None if it computes something."""
         return self._value.name if isinstance(self._value, ColumnValue) else None
+
+    @property
+    def field_of(self) -> tuple[str, str] | None:
+        """Return the column of which it is a field, and the field; None if it is something else."""
+        match self._value:
+            case FieldValue(args=(ColumnValue(name=column),), name=name):
+                return column, name
+        return None
 
     @property
     def field(self) -> pa.Field:
@@ -275,11 +283,12 @@ class _Binder:
             hint = guess(name, names) or "."
             raise self._context.error(node, f"there is no field {name!r}{hint} It has {names}")
         (at,) = found
-        return Function(
+        return FieldValue(
             fields[at].type,
             of.nullable or fields[at].nullable,
             lambda array: pc.struct_field(array, [at]),
             (of,),
+            name=fields[at].name,
         )
 
     def _case(self, node: tree.CaseWhen) -> Value:

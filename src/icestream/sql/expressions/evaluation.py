@@ -159,6 +159,13 @@ class Function:
 
 
 @dataclass(frozen=True)
+class FieldValue(Function):
+    """A field of a struct."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class Logic:
     """AND or OR: the second is active only where the first does not decide."""
 
