@@ -48,7 +48,8 @@ def test_the_choice_of_a_store_is_kept_in_the_commit(tmp_path: Path) -> None:
 
 def test_the_estimate_is_held_against_the_log_once_windows_are_full(tmp_path: Path) -> None:
     plan = window_plan("10 seconds", "2 seconds", store=AUTO, aggregates=COUNT, slack=0)
-    shape = StreamShape(events=400, batches=8, span=40 * SECOND, groups=5, disorder=0, aborts=0)
+    # more entries than the newest slices that stay in memory
+    shape = StreamShape(events=4000, batches=8, span=40 * SECOND, groups=200, disorder=0, aborts=0)
     query = open_query(plan, str(tmp_path))
     reported = []
     for number, batch in enumerate(batches_of(generate(plan, shape, 2))):
