@@ -4,7 +4,8 @@ Idea: what groups by the keys of a join runs inside its component, and its sums 
 both sides, without pairs. `repartition()` between the two sends the pairs over an exchange, as
 every group did before, to a component of its own. Both queries read the same files in the same
 batches, in turn; rates are of the events of both streams, by the median of whole batches, once
-warm. An event meets one of the other stream, or four: pairs are what the one component saves.
+warm. One event in ten meets another, or each meets one or four: pairs are what the one component
+saves.
 
 Limits: rows go to no table. The fewer events a batch has, the more its jobs weigh.
 """
@@ -28,7 +29,7 @@ SECOND = 1_000_000
 #: events of each stream in a batch
 EVENTS = {Size.SMALL: (2_000,), Size.FULL: (2_000, 50_000)}
 #: events of the other stream that an event meets
-PARTNERS = (1, 4)
+PARTNERS = (0.1, 1, 4)
 #: rounds, batches of each, and how many of them warm up
 ROUNDS = {Size.SMALL: (1, 10, 4), Size.FULL: (3, 24, 8)}
 FUSED, PARTED = "one component", "two components"
@@ -49,13 +50,13 @@ def join_then_aggregate(size: Size, folder: Path) -> dict[str, dict[str, float]]
                 parted = name == PARTED
                 took[name] += _batches(spark, home, f"{name}-{number}", parted=parted)[warm:]
         rates = {name: 2_000 * events / statistics.median(each) for name, each in took.items()}
-        name = f"{events:,} events" + (f", {partners} partners" if partners > 1 else "")
+        name = f"{events:,} events" + (f", {partners:g} partners" if partners != 1 else "")
         found[name] = {**rates, "ratio": rates[FUSED] / rates[PARTED]}
     spark.stop()
     return found
 
 
-def _write(folder: Path, side: str, files: int, events: int, partners: int, seed: int) -> None:
+def _write(folder: Path, side: str, files: int, events: int, partners: float, seed: int) -> None:
     """Write a stream whose events meet about so many of the other."""
     folder.mkdir(parents=True)
     dice = np.random.default_rng(seed)
@@ -63,7 +64,7 @@ def _write(folder: Path, side: str, files: int, events: int, partners: int, seed
         times = np.sort(dice.integers(0, 5 * SECOND, events)) + number * 5 * SECOND
         table = {
             "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
-            "user": dice.integers(0, events // partners, events),
+            "user": dice.integers(0, round(events / partners), events),
             side: dice.integers(0, 100, events),
         }
         path = folder / f"{number:04d}.parquet"

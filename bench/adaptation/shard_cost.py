@@ -69,9 +69,9 @@ def cost_of_shards(size: Size, folder: Path) -> list[dict[str, Any]]:
 
 
 def per_shard(rows: list[dict[str, Any]]) -> float:
-    """Return the milliseconds that each further shard adds to the smallest batches."""
+    """Return the processor milliseconds that each further shard adds to the smallest batches."""
     fewest = min(row["events"] for row in rows)
-    mine = sorted((row["shards"], row["ms"]) for row in rows if row["events"] == fewest)
+    mine = sorted((row["shards"], row["processor_ms"]) for row in rows if row["events"] == fewest)
     (few, least), (many, most) = mine[0], mine[-1]
     return float((most - least) / (many - few))
 

@@ -19,9 +19,9 @@ def test_versions_are_timed_by_shards(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_further_shard_is_told_by_the_smallest_batches() -> None:
     rows = [
-        {"events": 1_000, "shards": 2, "ms": 10.0},
-        {"events": 1_000, "shards": 8, "ms": 12.0},
-        {"events": 1_000, "shards": 12, "ms": 15.0},
-        {"events": 500_000, "shards": 2, "ms": 99.0},
+        {"events": 1_000, "shards": 2, "processor_ms": 10.0},
+        {"events": 1_000, "shards": 8, "processor_ms": 12.0},
+        {"events": 1_000, "shards": 12, "processor_ms": 15.0},
+        {"events": 500_000, "shards": 2, "processor_ms": 99.0},
     ]
     assert per_shard(rows) == 0.5

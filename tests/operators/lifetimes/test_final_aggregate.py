@@ -21,6 +21,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate, only_final
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE
+from icestream.operators.lifetimes.pair_lifting import OF_LEFT
 from icestream.operators.lifetimes.rows_by_group import END
 from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
@@ -83,10 +84,14 @@ def only_added(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:
     ]
 
 
+def over_events(answers: Answers) -> Callable[[Bag], Bag]:
+    return lambda events: oracle.aggregate(events, *answers)
+
+
 def check(
     operator: LifetimeAggregate,
     batches: Sequence[scenarios.Batch],
-    answers: Answers,
+    aggregated: Callable[[Bag], Bag],
     groups: Groups | None = None,
 ) -> None:
     """Compare what was said at each watermark: all that ended, nothing twice, nothing revised."""
@@ -101,7 +106,7 @@ def check(
         said = Counter(step.output)
         assert all(event.re <= watermark for event in said)
         lasting = oracle.altered(step.inputs[0], lambda le, re: (le, INFINITY if re == END else re))
-        truth = oracle.aggregate(lasting, *answers)
+        truth = aggregated(lasting)
         ended = {e: 1 for e in truth if e.re < watermark or watermark == INFINITY}
         assert_between(Counter(ended), said, truth, watermark)
 
@@ -122,7 +127,7 @@ def test_oracle_final_segments_come_once(
     name: str, dice: Random, kind: scenarios.ScenarioKind
 ) -> None:
     functions, answers = CASES[name]
-    check(final(functions), scenarios.scenario(dice, [PORT], kind), answers)
+    check(final(functions), scenarios.scenario(dice, [PORT], kind), over_events(answers))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -131,7 +136,7 @@ def test_oracle_final_segments_of_events_that_stay(name: str) -> None:
     for seed in range(12):
         kind = scenarios.ScenarioKind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
         batches = only_added(scenarios.scenario(Random(seed), [PORT], kind))
-        check(final(functions, grows=True), batches, answers)
+        check(final(functions, grows=True), batches, over_events(answers))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -143,7 +148,64 @@ def test_oracle_large_groups_are_read_in_pieces(name: str) -> None:
         grows = seed % 2 == 0
         operator = final(functions, grows=grows)
         groups = PlainGroups(operator.synopses, piece_rows=1 + seed % 4)
-        check(operator, only_added(batches) if grows else batches, answers, groups)
+        batches = only_added(batches) if grows else batches
+        check(operator, batches, over_events(answers), groups)
+
+
+#: events of both sides of a join: a column of each, and a mark on the left
+SIDES = pa.schema([("a", pa.int64()), ("b", pa.float64()), (OF_LEFT, pa.bool_())])
+SUMS = [
+    Aggregate("count", None, "n"),
+    Aggregate("sum", "a", "total"),
+    Aggregate("avg", "b", "mean"),
+]
+EXTREMES = [Aggregate("max", "a", "most"), Aggregate("min", "b", "least")]
+SUMS_OF_PAIRS: Answers = [oracle.count(), oracle.total(0), oracle.mean(1)]
+EXTREMES_OF_PAIRS: Answers = [oracle.most(0), oracle.least(1)]
+
+
+def of_pairs(functions: Functions, *, grows: bool) -> LifetimeAggregate:
+    aggregate = lifetime_aggregate(SIDES, functions, left=["a"])
+    return only_final(aggregate, grows=grows)
+
+
+def over_pairs(answers: Answers) -> Callable[[Bag], Bag]:
+    """Return the aggregate over all pairs of an event of the left side and one of the right."""
+
+    def relational(alive: Counter[Payload]) -> list[tuple[Payload, int]]:
+        left, right = ([each for each in alive.elements() if each[2] is of] for of in (True, None))
+        pairs = [(one[0], two[1]) for one in left for two in right]
+        return [(tuple(function(pairs) for function in answers), 1)] if pairs else []
+
+    return lambda events: oracle.piecewise(relational, events)
+
+
+def sides(marks: Sequence[bool | None]) -> scenarios.Port:
+    def payload(dice: Random) -> Payload:
+        mark = dice.choice(marks)
+        value = None if dice.random() < 0.2 else dice.randrange(-3, 3)
+        return (value, None, True) if mark else (None, None if value is None else value / 2, None)
+
+    return scenarios.Port(SIDES, payload)
+
+
+@pytest.mark.parametrize(
+    ("functions", "answers"), [(SUMS, SUMS_OF_PAIRS), (EXTREMES, EXTREMES_OF_PAIRS)]
+)
+@pytest.mark.parametrize("marks", [[True, None], [True, None, None, None, None]])
+@given(dice=DICE, kind=KINDS, grows=st.booleans())
+@settings(max_examples=12)
+def test_oracle_final_answers_over_pairs(
+    functions: Functions,
+    answers: Answers,
+    marks: Sequence[bool | None],
+    dice: Random,
+    kind: scenarios.ScenarioKind,
+    grows: bool,
+) -> None:
+    batches = scenarios.scenario(dice, [sides(marks)], kind)
+    batches = only_added(batches) if grows else batches
+    check(of_pairs(functions, grows=grows), batches, over_pairs(answers))
 
 
 def test_sums_of_doubles_have_room_in_many_pieces() -> None:
@@ -274,6 +336,28 @@ def test_bounded_events_that_end_together_become_one_row(function: str, grows: b
         assert groups.reads - before <= 12
     (last,) = operator.on_watermark(groups, INFINITY)
     assert last.column("answer").to_pylist() == [{"sum": 150, "max": 2}[function]]
+
+
+def test_bounded_events_without_a_partner_are_read_once() -> None:
+    #         0         10    12         20        (watermarks at every instant)
+    # left    |==============================...
+    # right             |======|
+    operator = of_pairs([Aggregate("count", None, "n")], grows=True)
+    groups, said = Watched(operator), []
+    arriving = {0: (0, 1000, (1, None, True)), 10: (10, 12, (None, 0.5, None))}
+    reads = []
+    for instant in range(20):
+        groups.begin(instant)
+        if instant in arriving:
+            le, re, payload = arriving[instant]
+            changes = changes_from([(Event(G, le, re, payload), 1)], SIDES)
+            list(operator.on_changes(0, changes, groups, instant))
+        said += [bag_of(each) for each in operator.on_watermark(groups, instant + 1)]
+        reads.append(groups.reads)
+    # when it begins; when the partner begins, and when it has ended
+    assert reads[:11] == [1] * 10 + [3]
+    assert reads[13:] == [reads[12]] * 7
+    assert sum(said, Counter()) == Counter({Event(G, 10, 12, (1,)): 1})
 
 
 def test_keys_are_shown_beside_final_answers() -> None:

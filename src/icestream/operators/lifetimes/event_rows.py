@@ -83,6 +83,19 @@ class StoredEvents:
     beside: pa.RecordBatch
     first: Ints
 
+    def of(self, groups: Ints) -> StoredEvents:
+        """Return what is stored for some of the groups, ascending."""
+        if len(groups) == len(self.first):
+            return self
+        number = np.full(len(self.first), -1)
+        number[groups] = np.arange(len(groups))
+        owner = number[self.events.owner]
+        events = replace(self.events, owner=owner).where(owner >= 0)
+        emitted_until, start, marks, first = (
+            each[groups] for each in (self.emitted_until, self.start, self.marks, self.first)
+        )
+        return StoredEvents(events, emitted_until, start, marks, self.beside, first)
+
 
 class EventRows:
     """How events are stored for some aggregates."""

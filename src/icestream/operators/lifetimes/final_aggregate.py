@@ -4,7 +4,8 @@ Idea: events are stored as they arrive, each with its start and end; nothing is 
 future. A group wakes when the watermark has passed its next start or end. The answers since the
 last one emitted are then computed from the events alive, for all segments at once; equal
 consecutive answers become one, wherever the watermark stood. Nothing is subtracted: each segment
-merges the events that span it.
+merges the events that span it. A group whose events cannot have an answer, such as those of one
+side of a join, sleeps until another event arrives.
 
 Invariants:
 1. The output adds up to the aggregate at each instant before the watermark, each interval once
@@ -16,7 +17,9 @@ Invariants:
 4. Nothing is stored for a group whose events have ended
    (`test_bounded_groups_that_are_over_are_gone`); events that have ended, or that have begun and
    end together, take few rows (`test_bounded_events_that_end_together_become_one_row`).
-5. A group too large for memory is read in pieces (`test_oracle_large_groups_are_read_in_pieces`).
+5. Events without a partner are read once, when they begin
+   (`test_bounded_events_without_a_partner_are_read_once`).
+6. A group too large for memory is read in pieces (`test_oracle_large_groups_are_read_in_pieces`).
 
 Cost: O(1) rows logged for each change; O(n log s) for the n events alive in a group and the s
 segments emitted, whenever one of them ends.
@@ -27,7 +30,7 @@ References: add-only access without a read (ICE).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -117,12 +120,22 @@ class FinalAggregate(LifetimeAggregate):
                 continue
             rows = groups.read(0, portion)
             found = self._rows.found(rows, len(portion), watermark)
-            cuts = _cuts(found, events := self._rows.alive(found), watermark)
-            begun = events.where(events.le < watermark)
-            swept = self._swept(cuts, begun, found)
+            swept = self._answers(found, watermark)
             yield from self.answers.take_bad()
             self._keep(groups, portion, found, swept, watermark)
             yield from self._finished(groups, portion, swept, found)
+
+    def _answers(self, found: StoredEvents, watermark: Micros) -> _Answers:
+        """Return the answers of groups up to the watermark; none where no event can have one."""
+        some = np.flatnonzero(self._can_answer(found.events, len(found.first)))
+        found = found.of(some)
+        events = self._rows.alive(found)
+        cuts = _cuts(found, events, watermark)
+        swept = self._swept(cuts, events.where(events.le < watermark), found)
+        return replace(swept, owner=some[swept.owner])
+
+    def _can_answer(self, events: EventWords, groups: int) -> Mask:
+        return self.answers.lifting.can_answer(events.words, events.owner, groups)
 
     def _of_large(
         self, groups: Groups, portion: Slots, large: EventsInPieces, watermark: Micros
@@ -191,21 +204,24 @@ class FinalAggregate(LifetimeAggregate):
     ) -> None:
         """Mark what was emitted, merge rows if at most half remain, and set the next wake-up."""
         count, events = len(portion), found.events
+        lasts = events.re >= watermark
         due = _next_edges(events, count, watermark)
+        answers = self._can_answer(events.where(lasts), count)
+        due[~answers] = INFINITY
         groups.remind(portion, due)
         if watermark == INFINITY:
             groups.rewrite(0, portion, self._rows.nothing)
             return
         start = np.full(count, watermark)
         start[swept.owner[swept.is_open]] = swept.le[swept.is_open]
-        lasts = events.re >= watermark
         begun = lasts & (events.le < watermark)
-        # a group needs no mark if nothing was emitted and nothing ended
+        # a group needs no mark if nothing was emitted and nothing ended, or if what is left of it
+        # has no answers
         marked = found.emitted_until > MINUS_INFINITY
         marked[swept.owner[~swept.is_open]] = True
         marked[events.owner[~lasts]] = True
         worn, merged = self._merged(found, lasts, begun, watermark)
-        marked = (marked | worn) & (np.bincount(events.owner[begun], minlength=count) > 0)
+        marked = (marked | worn) & answers & (np.bincount(events.owner[begun], minlength=count) > 0)
         rows = self._rows.rows(merged, np.flatnonzero(marked), start, due, watermark, found)
         added = rows.where(~worn[rows.owners])
         groups.append(0, portion[added.owners], added.rows)

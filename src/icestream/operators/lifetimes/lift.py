@@ -119,6 +119,10 @@ class Lifting:
             columns[ARRIVAL] = InputColumn(pa.array(np.zeros(rows, dtype=np.int64)))
         return self.fold.folded(columns, rows, copies)
 
+    def can_answer(self, rows: ExactRows, owners: Ints, groups: int) -> Mask:
+        """Return which groups may have an answer while these are their events: all of them."""
+        return np.ones(groups, dtype=np.bool_)
+
     def shows(self, rows: ExactRows) -> Mask:
         """Return which merged rows have an answer: those with events."""
         there: Mask = rows.counts > 0

@@ -10,7 +10,8 @@ aggregate.
 
 Invariants:
 1. Answers are those of the aggregate over all pairs (`test_oracle_aggregates_of_pairs`).
-2. There is an answer exactly while both sides have events (the same test).
+2. There is an answer exactly while both sides have events (the same test, and
+   `test_oracle_final_answers_over_pairs`).
 
 Limits: a field reads columns of one side; functions that depend on the order of pairs, or keep
 objects, have no such form.
@@ -57,6 +58,18 @@ class PairLifting(Lifting):
             if {*each.columns} <= {inner_name(name) for name in left} and each != ROWS
         )
         self._right = frozenset(self.fold.layout.fields) - self._left - {ROWS, self._mark}
+
+    def can_answer(self, rows: ExactRows, owners: Ints, groups: int) -> Mask:
+        """Return which groups have events of both sides.
+
+        Retracted events count: while they are stored, answers over them may have been emitted.
+        """
+        left = self._lefts(rows)
+        of_left, of_right = np.zeros((2, groups), dtype=np.bool_)
+        of_left[owners[left != 0]] = True
+        of_right[owners[rows.counts != left]] = True
+        both: Mask = of_left & of_right
+        return both
 
     def shows(self, rows: ExactRows) -> Mask:
         left = self._lefts(rows)

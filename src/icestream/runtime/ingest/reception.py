@@ -210,5 +210,7 @@ def count_entries(report: SplitReport, entries: int, load: Ints) -> None:
     """Add the entries that an ingest task sent for a part of the plan to its report."""
     report.entries += entries
     groups = np.flatnonzero(load)
-    for group, count in zip(groups.tolist(), load[groups].tolist(), strict=True):
-        report.load[group] = report.load.get(group, 0) + count
+    counts = dict(zip(groups.tolist(), load[groups].tolist(), strict=True))
+    for group, count in report.load.items():
+        counts[group] = counts.get(group, 0) + count
+    report.load = counts
