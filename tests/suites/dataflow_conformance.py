@@ -137,6 +137,7 @@ def small_sizes(*, quota: int = 64 << 10, chunk: int = 64, snapshot: int = 2) ->
         (component, "CHUNK_ROWS", chunk),
         (component, "ENOUGH_ROWS", chunk // 4),
         (change_sender, "ENOUGH_ROWS", chunk // 4),
+        (change_sender, "ENOUGH_BYTES", 0),
         (snapshot_schedule, "AFTER", snapshot),
         (snapshot_schedule, "AT_LATEST", snapshot + 1),
         (dataflow_work, "LEAST_QUOTA", quota),

@@ -59,6 +59,7 @@ def test_every_change_goes_to_one_shard_of_the_edges_component() -> None:
 
 def test_the_same_changes_make_the_same_parcel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_sender, "ENOUGH_ROWS", 16)
+    monkeypatch.setattr(change_sender, "ENOUGH_BYTES", 0)
     dice = np.random.default_rng(1)
     batches = [changes(dice.integers(0, 50, 30)) for _ in range(6)]
     disk = SimulatedDisk()
@@ -75,6 +76,7 @@ def test_the_same_changes_make_the_same_parcel(monkeypatch: pytest.MonkeyPatch) 
 
 def test_records_of_a_shard_are_in_the_order_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_sender, "ENOUGH_ROWS", 8)
+    monkeypatch.setattr(change_sender, "ENOUGH_BYTES", 0)
     disk = SimulatedDisk()
     out = ChangeSender(sends(disk), "a")
     everything = changes(np.arange(100) % 23)
@@ -111,3 +113,16 @@ def test_the_load_counts_rows_by_key_group() -> None:
     for shard, part in cut.items():
         groups = part.column(ID_HIGH_COLUMN).to_numpy() >> np.uint64(64 - 4)
         assert {SHARDS + int(group) * SHARDS // KEY_GROUPS for group in groups} == {shard}
+
+
+def test_narrow_changes_are_sent_in_long_sorted_runs() -> None:
+    disk = SimulatedDisk()
+    one_shard = ChangeTargets(disk, "exchange", (0,) * KEY_GROUPS, 1, TARGETS)
+    out = ChangeSender(one_shard, "a")
+    for first in range(0, 40_000, 4_000):
+        out.take(0, changes(np.arange(first, first + 4_000)))
+    path = out.finish()
+    assert path is not None
+    firsts, _ = Parcels(ParcelReader(disk, [path]), 1).ranges(0)
+    assert len(firsts) > 4
+    assert (firsts[1:] > firsts[:-1]).all()

@@ -200,11 +200,9 @@ def rows_of_group(changes: pa.RecordBatch, id_high: int) -> int:
 
 def between(changes: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     """Return the changes with `first <= id_high < last`, given sorted changes."""
-    if changes.num_rows == 0:
-        return changes
     identities = _identities(changes)
-    start = int(np.searchsorted(identities, np.uint64(first)))
-    end = len(identities) if last == END else int(np.searchsorted(identities, np.uint64(last)))
+    start = int(identities.searchsorted(np.uint64(first)))
+    end = int(identities.searchsorted(np.uint64(last - 1), side="right"))
     return changes.slice(start, end - start)
 
 

@@ -135,9 +135,21 @@ class SavedParts:
         halves = IdRange(ids.low, middle), IdRange(middle, ids.high)
         at = self._ranges.index([ids.low, ids.high])
         self._ranges[at : at + 1] = [[each.low, each.high] for each in halves]
+        self._remove(ids)
+        return halves
+
+    def merge(self, parts: Sequence[IdRange]) -> IdRange:
+        """Replace neighbouring parts by one, which has no state yet; return its range."""
+        merged = IdRange(parts[0].low, parts[-1].high)
+        at = self._ranges.index([parts[0].low, parts[0].high])
+        self._ranges[at : at + len(parts)] = [[merged.low, merged.high]]
+        for ids in parts:
+            self._remove(ids)
+        return merged
+
+    def _remove(self, ids: IdRange) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self._path(ids))
-        return halves
 
     def _file_size(self, ids: IdRange) -> int:
         try:

@@ -95,6 +95,11 @@ class WindowBatch:
     def is_empty(self) -> bool:
         return self._whole is not None and not len(self._whole)
 
+    @property
+    def is_held(self) -> bool:
+        """Return whether all tuples are in memory."""
+        return self._whole is not None
+
     def of(self, ids: IdRange) -> WindowInput | None:
         """Return the tuples of a range of keys; None if there are too many to hold at once."""
         return self._of(ids, divides=True) if self._whole is None else self._whole.of(ids)

@@ -2,11 +2,13 @@
 
 Idea: while all keys fit they are one part, whose arrays are those of the arena. A part for whose
 tuples the arena would become too large is halved by id before they enter it; from then on each part
-is a file, brought into the arena and saved again. Parts are divided and restored by the functions
-that divide shards.
+is a file, brought into the arena and saved again. Where little is left of several, they are merged.
+Parts are divided, merged and restored by the functions that divide shards.
 
 Invariants:
 1. More keys than fit get the same answers (`test_bounded_windows_of_more_keys_than_fit`).
+2. Parts that large batches needed are merged when batches are small
+   (`test_bounded_parts_of_windows_are_merged`).
 
 Cost: nothing while all keys fit; otherwise opening and closing a part reads and writes its keys and
 tuples.
@@ -26,6 +28,7 @@ from icestream.operators.latest.saved_arrays import (
     SavedArrays,
     SavedParts,
     State,
+    bytes_in,
     common_ranges,
 )
 from icestream.operators.latest.window_aggregate import WindowedUpdates
@@ -39,6 +42,8 @@ from icestream.state.queue.windows.snapshot import Content, bring_back, content_
 
 #: least number of keys that are worth a part without them
 LEAST_FORGOTTEN = 128
+#: merged parts take at most 1/MERGED of what a part may take
+MERGED = 4
 #: prefix of the names of a queue's arrays in the state of a part
 _QUEUE = "queue."
 
@@ -54,8 +59,8 @@ class WindowParts:
         #: the files, if not all keys fit
         self._files = SavedParts(shard.arena, "parts")
         self._core: tuple[WindowedUpdates, WindowStaleness] | None = None
-        #: approximate bytes of all parts that were closed
-        self.size = 0
+        #: approximate bytes of the parts that were closed
+        self._sizes: dict[IdRange, int] = {}
 
     @property
     def windows(self) -> WindowedUpdates:
@@ -70,6 +75,11 @@ class WindowParts:
     @property
     def ranges(self) -> list[IdRange]:
         return self._files.ranges
+
+    @property
+    def size(self) -> int:
+        """Return the approximate bytes of all parts that were closed."""
+        return sum(self._sizes.values())
 
     def each(self) -> Iterator[IdRange]:
         """Bring all parts into memory, one after the other, to read them."""
@@ -91,7 +101,8 @@ class WindowParts:
 
     def close(self, ids: IdRange) -> None:
         """Save the part in memory."""
-        self.size += self._used
+        _, others = self.contents()
+        self._sizes[ids] = self._used + bytes_in(others)
         if len(self.ranges) > 1:
             self._files.save(ids, self._state())
         else:
@@ -105,7 +116,7 @@ class WindowParts:
         arrays = self.windows.queue.arrays
         growth = arrays.growth(groups, len(arrived))
         # as much again is for what is kept beside the queue
-        room = int(self._shard.account.budget.total * SHARE) - self._shard.arena.bytes
+        room = self._most - self._shard.arena.bytes
         return growth > 0 and arrays.keys + keys > 1 and 2 * growth > room
 
     def divide(self, ids: IdRange) -> tuple[IdRange, IdRange]:
@@ -116,6 +127,26 @@ class WindowParts:
         for half in halves:
             self._files.save(half, self._of_keys([state], half))
         return halves
+
+    def merge(self) -> bool:
+        """Merge small neighbours if at most half of the parts are left then; return whether."""
+        runs, size = list[list[IdRange]](), 0
+        for ids in self.ranges:
+            size += self._sizes[ids]
+            if not runs or MERGED * size > self._most:
+                runs.append([])
+                size = self._sizes[ids]
+            runs[-1].append(ids)
+        if 2 * len(runs) > len(self.ranges):
+            return False
+        for run in runs:
+            if len(run) > 1:
+                states = [state for ids in run if (state := self._files.load(ids)) is not None]
+                merged = self._files.merge(run)
+                self._bring(self._of_keys(states, merged))
+                self.close(merged)
+        self._sizes = {ids: self._sizes[ids] for ids in self.ranges}
+        return True
 
     def forget(self, before: Micros) -> bool:
         """Drop keys without updates since a time, once they are half of all; return whether."""
@@ -171,6 +202,11 @@ class WindowParts:
     def _state(self) -> State:
         queue, others = self.contents()
         return {**_named(queue), **others}
+
+    @property
+    def _most(self) -> int:
+        """Return the bytes that the arena may have."""
+        return int(self._shard.account.budget.total * SHARE)
 
     @property
     def _used(self) -> int:

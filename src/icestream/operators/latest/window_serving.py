@@ -188,7 +188,7 @@ class WindowServingOperator:
         reports, calls = [ServingReport(outdated=self._late)], dict[IdRange, Calls]()
         ended, forgot, divided, before = 0, False, False, self._spec.forget
         time, parts, batch = self._spec.time, self._parts, self._batch
-        share, spent, parts.size = time.share(self._paces), time.spent, 0
+        share, spent = time.share(self._paces), time.spent
         left = parts.in_turn()
         while left:
             ids = left.pop()
@@ -214,8 +214,10 @@ class WindowServingOperator:
             if forgot:
                 self._pre_queue.forget(before)
             self._pre_queue.save()
+        is_small = batch is None or batch.is_held
+        merged = is_small and not divided and parts.merge()
         self._header["pace"] = [pace.sums for pace in self._paces]
-        self._write(calls, ended, anew=divided or forgot)
+        self._write(calls, ended, anew=divided or merged or forgot)
         self._report = replace(
             combined_report(reports), serving=sum(each.serving for each in reports)
         )

@@ -24,8 +24,10 @@ from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.runtime.exchange.parcels import ExchangeWriter
 from icestream.state.files import Files
 
-#: rows per shard, on average, that are collected before they are divided and written
+#: rows per shard, on average, and bytes that are collected before they are divided and written: of
+#: long sorted runs, a pass of the receiver reads few records
 ENOUGH_ROWS = 16_384
+ENOUGH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class ChangeSender:
             return
         waiting = self._waiting.setdefault(edge, [])
         waiting.append(changes)
-        if sum(each.num_rows for each in waiting) >= self._enough:
+        rows = sum(each.num_rows for each in waiting)
+        if rows >= self._enough and sum(each.nbytes for each in waiting) >= ENOUGH_BYTES:
             self._write(edge)
 
     def finish(self) -> str | None:
