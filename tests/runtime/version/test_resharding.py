@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,9 @@ import pyarrow as pa
 import pytest
 
 from icestream.api.events import Events
+from icestream.core.arrays import Floats
 from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.inspect.copying import copy_checkpoint
 from icestream.kernels.fold import routes_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
@@ -32,7 +34,7 @@ from icestream.plan.nodes.queries import Source
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame
 from icestream.runtime import elasticity as elasticity_module
-from icestream.runtime.elasticity import VersionShards
+from icestream.runtime.elasticity import Elasticity, VersionShards
 from icestream.runtime.local import LocalExecutor, LocalQuery
 from icestream.runtime.version import resharding, scaling
 from icestream.runtime.version.resharding import ShardChange, resharded
@@ -269,6 +271,91 @@ def test_oracle_a_hot_shard_splits_and_merges(tmp_path: Path, kind: str) -> None
     assert routes[-1] == first
     assert hot_shards.split(first, 1) in routes
     assert found == undisturbed(plan, tmp_path / "calm")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", PLANS)
+def test_oracle_skew_that_moves_changes_no_row(tmp_path: Path, kind: str, seed: int) -> None:
+    """Another range of keys is hot every few batches, and whatever else happens, happens meanwhile.
+
+    The query restarts, loses its arenas, gets other shards by hand, and goes on from a copy.
+    """
+    plan, dice = PLANS[kind](), random.Random(f"{kind} {seed}")
+    restarts, losses, by_hand, copies = (
+        set(dice.sample(range(4, BATCHES), count)) for count in (3, 2, 2, 1)
+    )
+    loads = np.where(np.arange(plan.key_groups) < plan.key_groups // 16, 10, 0.001)
+    run, found, uneven = Run(plan, tmp_path / "moved"), [], 0
+    with moving_skew(loads):
+        run.query.rescale((2, 8))
+        for batch in range(BATCHES):
+            if batch in copies:
+                run.query.close()
+                root = f"{tmp_path}/copied/checkpoint"
+                copy_checkpoint(run.settings.root, root)
+                run = Run(plan, tmp_path / "copied")
+            if batch in restarts:
+                run.restart()
+            if batch in losses:
+                run.lose_arenas()
+            if batch in by_hand:
+                shards = dice.randrange(1, 9)
+                run.query.rescale(min(2, shards), shards=shards)
+            elif batch - 1 in by_hand or batch in restarts | copies:
+                run.query.rescale((2, 8))
+            if batch > 3 and dice.random() < 0.5:
+                loads[:] = 0.001
+                hot = dice.randrange(plan.key_groups)
+                loads[hot : hot + max(1, plan.key_groups // dice.choice((4, 16, 64)))] = 10
+            found.append(run.feed(batch))
+            last = run.query.driver.last
+            assert last is not None
+            uneven += last.routes != even_routes(plan.key_groups, shards_of(last.routes))
+    found.append(run.rest())
+    assert found == undisturbed(plan, tmp_path / "calm")
+    assert uneven
+
+
+def test_oracle_parents_whose_sums_have_other_digits_merge(tmp_path: Path) -> None:
+    """Most of 32 shards have few events, or none, when they become one."""
+    plan = PLANS["over"]()
+    run = Run(plan, tmp_path / "moved", shards=32)
+    found = []
+    for batch in range(BATCHES):
+        if batch == 2:
+            run.query.rescale(1, shards=1)
+        found.append(run.feed(batch))
+    assert [*found, run.rest()] == undisturbed(plan, tmp_path / "calm")
+
+
+@contextmanager
+def moving_skew(loads: Floats) -> Iterator[None]:
+    """Let each shard take the seconds of its key groups, and shards split and merge at once."""
+    really, following = LocalExecutor.run, Elasticity.next
+    routes: list[tuple[int, ...]] = []
+
+    def followed(*given: Any) -> VersionShards:
+        routes.append((made := following(*given)).routes)
+        return made
+
+    def timed(executor: LocalExecutor, tasks: Sequence[ShardTask]) -> list[ShardReport]:
+        seconds = np.bincount(routes[-1], loads) / len(loads)
+        reports = really(executor, tasks)
+        for report in reports:
+            report.statistics["seconds"] = float(seconds[report.shard % len(seconds)])
+        return reports
+
+    with (
+        mock.patch.object(LocalExecutor, "parallel", 2),
+        mock.patch.object(LocalExecutor, "run", timed),
+        mock.patch.object(Elasticity, "next", followed),
+        mock.patch.object(hot_shards, "SPLIT_AFTER", 1),
+        mock.patch.object(hot_shards, "MERGE_AFTER", 1),
+        mock.patch.object(scaling, "_SMOOTHING", 1.0),
+        mock.patch.object(elasticity_module, "ENOUGH", 1 << 20),
+    ):
+        yield
 
 
 def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:

@@ -231,9 +231,8 @@ class FrameOperator(LoggedOperator):
     def _widen(self, extents: Iterable[SumExtent]) -> None:
         """Make room for sums of doubles in the rows of groups."""
         before, self._layout = self._layout, self._layout.widened(extents)
-        if not self._layout.sums or self._layout.bounds == before.bounds:
-            return
-        self._position[EXTENTS] = self._layout.bounds
+        if self._layout.sums:
+            self._position[EXTENTS] = self._layout.bounds
         if self._layout.at is not before.at:
             self._partitions.evict()
             self._groups.widen(self._layout)
