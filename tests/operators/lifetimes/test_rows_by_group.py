@@ -25,7 +25,10 @@ PORT = scenarios.port()
 NUMBERS = pa.schema([("x", pa.int64())])
 
 
-@given(st.lists(st.integers(0, 6), min_size=1), st.randoms(use_true_random=False))
+SLOTS = st.integers(0, 6) | st.sampled_from([1 << 16, (1 << 16) + 3, (1 << 31) - 2])
+
+
+@given(st.lists(SLOTS, min_size=1), st.randoms(use_true_random=False))
 def test_rows_of_a_portion_are_found_in_order(slots: list[int], dice: Random) -> None:
     by_slot = RowsByGroup(np.array(slots))
     assert by_slot.distinct.tolist() == sorted(set(slots))

@@ -100,24 +100,21 @@ def fade_all(
 def list_coldest(table: Table, before: int, count: int, slots: Ints) -> int:
     """List up to `count` cold groups, last accessed before a chunk: fewest accesses first.
 
-    They are counted by accesses, and those of the last count included by age: nothing is sorted.
+    They are counted by accesses and age: nothing is sorted.
     Slots ascend. Returns how many there are.
     """
-    heats, ages = np.zeros((2, MOST_HEAT + 1), dtype=np.int64)
-    for slot in range(table.shape[0]):
-        if 0 < table[slot, STAMP] < before:
-            heats[min(table[slot, HEAT], MOST_HEAT)] += 1
-    heat, left = 0, count
-    while heat <= MOST_HEAT and heats[heat] <= left:
-        left -= heats[heat]
-        heat += 1
+    counts = np.zeros((MOST_HEAT + 1, MOST_HEAT + 1), dtype=np.int64)
     for slot in range(table.shape[0]):
         stamp = table[slot, STAMP]
-        if 0 < stamp < before and min(table[slot, HEAT], MOST_HEAT) == heat:
-            ages[min(before - stamp, MOST_HEAT)] += 1
+        if 0 < stamp < before:
+            counts[min(table[slot, HEAT], MOST_HEAT), min(before - stamp, MOST_HEAT)] += 1
+    heat, left = 0, count
+    while heat <= MOST_HEAT and counts[heat].sum() <= left:
+        left -= counts[heat].sum()
+        heat += 1
     age = MOST_HEAT
-    while age > 0 and ages[age] <= left:
-        left -= ages[age]
+    while heat <= MOST_HEAT and age > 0 and counts[heat, age] <= left:
+        left -= counts[heat, age]
         age -= 1
     listed = 0
     for slot in range(table.shape[0]):

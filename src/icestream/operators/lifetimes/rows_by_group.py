@@ -9,7 +9,7 @@ Invariants:
 3. `keep` leaves equivalent rows, at most twice as many as needed plus those of one chunk
    (`test_bounded_kept_rows_are_at_most_twice_those_needed`).
 
-Cost: one stable sort of the slots, then O(rows found).
+Cost: O(rows) for the order of the slots, then O(rows found).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RowsByGroup:
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
-        self._order = np.argsort(slots, kind="stable")
+        self._order = _order_of(slots)
         ordered = slots[self._order]
         fresh = np.flatnonzero(np.diff(ordered, prepend=-1))
         #: the distinct slots, ascending
@@ -57,6 +57,14 @@ class RowsByGroup:
         """Return the rows of some of the slots, and each one's position in `portion`."""
         rows, bounds = self.of(portion)
         return rows, np.repeat(np.arange(len(portion)), np.diff(bounds))
+
+
+def _order_of(slots: Slots) -> Ints:
+    """Return the stable order of slots, each half of their 32 bits sorted without comparisons."""
+    if (slots[1:] >= slots[:-1]).all():
+        return np.arange(len(slots))
+    order = np.argsort(slots.astype(np.uint16), kind="stable")
+    return order[np.argsort((slots >> 16).astype(np.uint16)[order], kind="stable")]
 
 
 def located(changes: pa.RecordBatch, groups: Groups) -> Slots:
