@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import icestream as ice
 from icestream.runtime.tables.layout import OpenTableFile
 from icestream.runtime.tables.sink_log import SinkLog
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 
 #: the bucket, if there is a store
 BUCKET = "s3://bucket"

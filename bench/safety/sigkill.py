@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from bench.registry import Bar
 from bench.safety.killed_query import in_store
 from icestream.state.files import Files, LocalFiles
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.commits import VersionStore
 from tests.faults.killing import Killings, kill_until_done
 

@@ -27,7 +27,7 @@ from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.settings import Settings
 from icestream.state.files import Files, LocalFiles
 from icestream.state.stores.bucket import Bucket, Found
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 
 LATENCY = 0.020
 BYTES_PER_SECOND = 100e6

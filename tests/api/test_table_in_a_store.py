@@ -14,7 +14,7 @@ import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.runtime.tables.layout import OpenTableFile
 from icestream.runtime.tables.sink_log import SinkLog
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from tests.api.test_state_location import SCHEMA, expected, objects, query_over, write_events
 from tests.fixtures.object_store import BUCKET, KEY, SECRET, ObjectStoreServer
 

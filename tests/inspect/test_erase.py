@@ -23,7 +23,7 @@ from icestream.runtime.local import LocalQuery, Splits
 from icestream.runtime.tables.current_table import NOW, CurrentTable
 from icestream.runtime.version.settings import Settings
 from icestream.state.files import Files, LocalFiles
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.checkpoints import make
 from tests.fixtures.dataflow_plans import (

@@ -30,7 +30,7 @@ from icestream.runtime.tables.layout import (
 )
 from icestream.runtime.tables.sink_log import SinkLog
 from icestream.state.files import Files, LocalFiles
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.commits import VersionStore
 from tests.suites.crash_runs import Script, staged
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import TIME
-from tests.oracles.kernels.fixed_point import nearest_reference
+from tests.oracles.kernels.double_sums import nearest_reference
 
 Types = Mapping[str, pa.DataType]
 Events = Sequence[Mapping[str, Any]]

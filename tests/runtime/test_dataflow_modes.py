@@ -19,7 +19,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.testing.sources import StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
-from tests.oracles.kernels.fixed_point import nearest_reference
+from tests.oracles.kernels.double_sums import nearest_reference
 from tests.oracles.lifetimes import Bag, assert_same_snapshots
 from tests.suites.dataflow_conformance import bag_of_rows, open_dataflow, stream_of
 

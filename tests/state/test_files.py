@@ -10,7 +10,7 @@ import pytest
 
 from icestream.core.errors import StorageError
 from icestream.state.files import Files, LocalFiles
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.testing.simulated_disk import Crash, CrashMode, SimulatedDisk
 from tests.fixtures.object_store import in_memory
 

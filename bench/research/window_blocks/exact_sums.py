@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.kernels.compile import kernel
-from icestream.kernels.fixed_point import shifted
+from icestream.kernels.double_sums import shifted
 
 Words = npt.NDArray[np.uint64]
 Index = int | np.int64

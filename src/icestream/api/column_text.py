@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 
+from icestream.api.columns import resolving
 from icestream.api.functions import AggregateExpression
-from icestream.api.words import resolving
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.spark.arrow_types import from_arrow_schema

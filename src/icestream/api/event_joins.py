@@ -32,7 +32,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 
 from icestream.api.column_text import sql_text
-from icestream.api.words import column_names
+from icestream.api.columns import column_names
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval

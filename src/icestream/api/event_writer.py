@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
+from icestream.api.columns import quoted
 from icestream.api.shared_plan import (
     BuiltQuery,
     StreamInput,
@@ -22,7 +23,6 @@ from icestream.api.shared_plan import (
     read_parts,
     sources_of,
 )
-from icestream.api.words import quoted
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.runtime.spark.arrow_types import from_arrow_schema, from_arrow_type
 from icestream.state.rows import RowCodec

@@ -21,11 +21,11 @@ from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
 from icestream.api.column_text import aggregates_over, sql_text
+from icestream.api.columns import as_spelled, column_names, quoted
 from icestream.api.event_writer import built
 from icestream.api.functions import AggregateExpression
 from icestream.api.shared_plan import BuiltQuery, StreamInput
-from icestream.api.stream_words import StreamWords
-from icestream.api.words import as_spelled, column_names, quoted
+from icestream.api.stream_methods import StreamMethods
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
@@ -73,7 +73,7 @@ _TAGS = count()
 
 
 @dataclass(frozen=True)
-class Events(StreamWords):
+class Events(StreamMethods):
     """Events with lifetimes, of a whole stream or of each group.
 
     Examples:
@@ -552,7 +552,7 @@ class Events(StreamWords):
         """Return these and other events of the same group, with equal delays."""
         streams = [self]
         for given in others:
-            if not isinstance(given, StreamWords):
+            if not isinstance(given, StreamMethods):
                 msg = f"{method} takes other events (stream.events()); got {type(given).__name__}"
                 raise DefinitionError(msg)
             other = given.events()

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from icestream.api.words import reason_of, reasons_alone
+from icestream.api.columns import reason_of, reasons_alone
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TYPO, guess
 from icestream.runtime.ingest.arrow import rows_of_paths

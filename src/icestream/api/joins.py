@@ -28,14 +28,14 @@ from icestream.api.event_joins import (
 )
 from icestream.api.events import Events
 from icestream.api.query_warnings import warn_of_instants
-from icestream.api.stream_words import StreamWords
+from icestream.api.stream_methods import StreamMethods
 from icestream.core.errors import DefinitionError
 from icestream.plan.joins.multi_join import Equal
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 
 
 def join(
-    *streams: StreamWords,
+    *streams: StreamMethods,
     on: str | Sequence[Equal],
     where: str | Column | None = None,
     within: str | int | None = None,
@@ -75,7 +75,7 @@ def join(
         >>> ice.join(bids, asks, news, on="symbol", onPressure="defer").columns
         ['symbol', 'bid', 'ask', 'news']
     """
-    if len(streams) < 2 or not all(isinstance(each, StreamWords) for each in streams):
+    if len(streams) < 2 or not all(isinstance(each, StreamMethods) for each in streams):
         msg = "join takes two or more streams of events (stream.events())"
         raise DefinitionError(msg)
     joined = streams[0].events()._together(streams[1:], "join")

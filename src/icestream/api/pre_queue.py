@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 
+from icestream.api.columns import quoted, resolving, spark_columns
 from icestream.api.shared_plan import StreamInput
 from icestream.api.update_result import common_columns
-from icestream.api.words import quoted, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.operators.latest.pre_queue import (
     PreQueueFilter,

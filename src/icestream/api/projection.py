@@ -14,14 +14,15 @@ from typing import Any, ClassVar, Self
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
+from icestream.api.columns import resolving, spark_columns
+from icestream.api.dataframe_methods import ColumnMethods
 from icestream.api.shared_plan import BuiltQuery
-from icestream.api.words import ColumnWords, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.runtime.spark.sink import as_they_are, no_rows
 
 
 @dataclass(frozen=True)
-class ProjectedRows(ColumnWords):
+class ProjectedRows(ColumnMethods):
     """The rows of a query, with the projection applied before they go to the sink."""
 
     _called: ClassVar[str] = "rows of a result"

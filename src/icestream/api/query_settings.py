@@ -51,9 +51,9 @@ from icestream.runtime.work.choice import least_memory
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions
-from icestream.state.stores.bucket import SCHEMES
+from icestream.state.stores.bucket import SCHEMES, store_scheme
 from icestream.state.stores.copies import LIMIT
-from icestream.state.stores.files import StoreFiles, store_scheme
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.commits import VersionStore
 
 #: memory of a query by default

@@ -19,13 +19,14 @@ from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame
 
+from icestream.api.columns import column_names
+from icestream.api.dataframe_methods import GroupMethods
 from icestream.api.events import Events
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
-from icestream.api.stream_words import GroupedEvents, StreamWords
+from icestream.api.stream_methods import GroupedEvents, StreamMethods
 from icestream.api.window_rows import OWN_GAPS, reads_events, rows_of_statement, rows_of_windows
-from icestream.api.words import GroupWords, column_names
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -56,7 +57,7 @@ def rows(count: int) -> RowsSlide:
     return RowsSlide(count)
 
 
-class WindowWords(StreamWords):
+class WindowWords(StreamMethods):
     """What has windows: a stream, and every result."""
 
     @property
@@ -204,7 +205,7 @@ class WindowWords(StreamWords):
 
 
 @dataclass(frozen=True)
-class Windowed(GroupWords):
+class Windowed(GroupMethods):
     """The windows of a stream, by group.
 
     Examples:

@@ -20,8 +20,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
+from icestream.api.columns import named_column, quoted, resolving
 from icestream.api.functions import AggregateExpression
-from icestream.api.words import named_column, quoted, resolving
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import IntegralType, StructType, TimestampNTZType, TimestampType
 
+from icestream.api.columns import as_spelled, column_names, named_column, resolving, spark_columns
 from icestream.api.events import Events, events_of
 from icestream.api.query_warnings import warn_of_linecutting
 from icestream.api.result import Result, WindowWords, listed_columns, result_of
@@ -22,7 +23,6 @@ from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult
 from icestream.api.updates import LatestBy, key_names, latest_by
-from icestream.api.words import as_spelled, column_names, named_column, resolving, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.nodes.updates import Latest

@@ -16,8 +16,8 @@ import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame
 
+from icestream.api.columns import as_spelled, quoted
 from icestream.api.event_joins import kind_of_join
-from icestream.api.words import as_spelled, quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.table_lookup import TableLookup

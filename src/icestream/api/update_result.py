@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
+from icestream.api.columns import quoted
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import (
     BuiltQuery,
@@ -26,7 +27,6 @@ from icestream.api.shared_plan import (
     read_parts,
     sources_of,
 )
-from icestream.api.words import quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros

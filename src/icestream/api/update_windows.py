@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import Column
 
+from icestream.api.columns import quoted
 from icestream.api.functions import AggregateExpression
 from icestream.api.pre_queue import condition_of
 from icestream.api.shared_plan import aggregate_of, answer_name, check_aggregates
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult, built
-from icestream.api.words import quoted
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.runtime.spark.arrow_types import from_arrow_schema

@@ -17,12 +17,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
+from icestream.api.columns import as_spelled, resolving, spark_columns
+from icestream.api.dataframe_methods import ColumnMethods
 from icestream.api.pre_queue import arriving, by_trust, condition_of, moved, texts_of
 from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult, built, common_columns, explained
 from icestream.api.update_windows import UpdateWindowed, unchanged
-from icestream.api.words import ColumnWords, as_spelled, resolving, spark_columns
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LatestBy(StepWords, ColumnWords):
+class LatestBy(StepWords, ColumnMethods):
     """A stream in which an event replaces the previous one of the same key.
 
     Examples:

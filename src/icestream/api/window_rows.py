@@ -20,10 +20,10 @@ from functools import partial
 import pyarrow as pa
 
 from icestream.api.column_text import aggregates_over, sql_text
+from icestream.api.columns import quoted
 from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression
 from icestream.api.shared_plan import Statement, StreamInput, build, check_aggregates, check_names
-from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate

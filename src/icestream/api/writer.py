@@ -13,9 +13,9 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from icestream.api.columns import as_spelled
 from icestream.api.launch import HELD, TABLES, columns_of_refused, launch
 from icestream.api.query_settings import OWN_OPTIONS, UPDATES_EVERY, QuerySettings, is_own
-from icestream.api.words import as_spelled
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes, parse_interval

@@ -29,7 +29,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from icestream.api.words import reason_of
+from icestream.api.columns import reason_of
 from icestream.core.errors import DefinitionError
 
 _INSTANT = timedelta(microseconds=1)

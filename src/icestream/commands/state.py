@@ -57,9 +57,17 @@ def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> 
         rich_markup_mode=None,
         help="Show and check the state of a checkpoint; only rewrite, erase and repair change it.",
     )
-    changing = (upgrade, rewrite, erase, verify, repair)
-    for command in (show, groups, get, diff, export, copy, *changing):
-        app.command(command.__name__)(reported(_reported(command)))
+    reading = (
+        show_command,
+        groups_command,
+        get_command,
+        diff_command,
+        export_command,
+        copy_command,
+    )
+    changing = (upgrade_command, rewrite_command, erase_command, verify_command, repair_command)
+    for command in (*reading, *changing):
+        app.command(command.__name__.removesuffix("_command"))(reported(_reported(command)))
     return app
 
 
@@ -79,7 +87,7 @@ def _reported(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def show(
+def show_command(
     checkpoint: Where,
     version: Version = None,
     memory: Memory = MEMORY,
@@ -119,7 +127,7 @@ def show(
         _print_notes(report["notes"])
 
 
-def groups(
+def groups_command(
     checkpoint: Where,
     operator: Operator = None,
     kept: Kept = None,
@@ -138,7 +146,7 @@ def groups(
     _print_notes(reading.notes)
 
 
-def get(
+def get_command(
     checkpoint: Where,
     key: Keys,
     operator: Operator = None,
@@ -162,7 +170,7 @@ def get(
     _print_notes(reading.notes)
 
 
-def diff(
+def diff_command(
     checkpoint: Where,
     before: Annotated[int, typer.Argument(help="A version that can be read.")],
     after: Annotated[int, typer.Argument(help="Another one.")],
@@ -188,7 +196,7 @@ def diff(
     typer.echo(f"{'more than ' * (len(found) > limit)}{min(len(found), limit)} rows differ")
 
 
-def export(
+def export_command(
     checkpoint: Where,
     to: Annotated[Path, typer.Option(help="The Parquet file to write; must not exist.")],
     operator: Operator = None,
@@ -207,7 +215,7 @@ def export(
     _print(value, f"{rows} rows, {format_bytes(size)} in {to}", as_json)
 
 
-def copy(
+def copy_command(
     checkpoint: Where,
     to: Annotated[str, typer.Option(help="The folder of the copy; must not exist.")],
     clone: Annotated[
@@ -227,7 +235,7 @@ def copy(
     _print(asdict(done), f"version {done.version}: {done.files} files, {size} in {to}", as_json)
 
 
-def upgrade(checkpoint: Where, as_json: AsJson = False) -> None:
+def upgrade_command(checkpoint: Where, as_json: AsJson = False) -> None:
     """Convert a checkpoint of an older format, in place; its query must be stopped.
 
     What cannot be converted is refused with the reason, and stays as it is.
@@ -241,7 +249,7 @@ def upgrade(checkpoint: Where, as_json: AsJson = False) -> None:
     _print(asdict(done), text, as_json)
 
 
-def rewrite(
+def rewrite_command(
     checkpoint: Where,
     rows: Annotated[Path, typer.Option("--from", help="A Parquet file, as `export` writes it.")],
     operator: Operator = None,
@@ -271,7 +279,9 @@ def rewrite(
     _print(asdict(done), text, as_json)
 
 
-def erase(checkpoint: Where, key: Keys, memory: Memory = MEMORY, as_json: AsJson = False) -> None:
+def erase_command(
+    checkpoint: Where, key: Keys, memory: Memory = MEMORY, as_json: AsJson = False
+) -> None:
     """Erase one key of a stopped query: from state, log, kept versions and `now` tables.
 
     Earlier versions are deleted. Rows in sinks and Spark's log of the source are not reached.
@@ -284,7 +294,7 @@ def erase(checkpoint: Where, key: Keys, memory: Memory = MEMORY, as_json: AsJson
     _print(asdict(done), text, as_json)
 
 
-def verify(
+def verify_command(
     checkpoint: Where,
     quick: Annotated[bool, typer.Option(help="Check files; do not restore the state.")] = False,
     memory: Memory = MEMORY,
@@ -303,7 +313,7 @@ def verify(
         raise typer.Exit(DAMAGED)
 
 
-def repair(
+def repair_command(
     checkpoint: Where,
     to: Annotated[str | None, typer.Option(help="Write a repaired copy to this folder.")] = None,
     yes: Annotated[

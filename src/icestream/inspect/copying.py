@@ -27,7 +27,7 @@ from icestream.inspect.access.checkpoint import INSIDE, Checkpoint
 from icestream.inspect.verify import DELIVERED
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import Files, folder_of
-from icestream.state.stores.files import files_at
+from icestream.state.stores.store_files import files_at
 from icestream.state.versions.commits import IDENTITY, RESULTS, SEGMENTS, Commit, VersionStore
 from icestream.state.versions.idle import IDLE, IdleBatches
 from icestream.state.versions.live_segments import LiveSegments, names_of

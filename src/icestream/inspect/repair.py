@@ -30,7 +30,7 @@ from icestream.inspect.copying import SPARK, copy_commits, copy_version
 from icestream.inspect.verify import REPAIRED, VerifyReport, verify
 from icestream.runtime.version.lease import Lease
 from icestream.state.files import folder_of
-from icestream.state.stores.files import files_at
+from icestream.state.stores.store_files import files_at
 from icestream.state.versions.commits import COMMITS, IDENTITY, Commit
 from icestream.state.versions.ownership import Owner
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel, lean_kernel
-from icestream.kernels.fixed_point import add_digits, take_digits
+from icestream.kernels.double_sums import add_digits, take_digits
 
 ADD_I64 = 0
 ADD_I128 = 1
@@ -29,7 +29,7 @@ MAX = 4
 LEAST_3 = 5
 LEAST_4 = 6
 LEAST_5 = 7
-#: a sum of doubles with n digits is merged by the operation ADD_FIXED + n (`kernels.fixed_point`)
+#: a sum of doubles with n digits is merged by the operation ADD_FIXED + n (`kernels.double_sums`)
 ADD_FIXED = 16
 
 #: words a field of each operation takes

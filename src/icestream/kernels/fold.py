@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.fixed_point import word_product
+from icestream.kernels.double_sums import word_product
 
 Index = npt.NDArray[np.int32]
 
@@ -137,7 +137,7 @@ def fold_count(entries: Table, at: int, slots: Ints, valid: Mask, first: int, la
 def fold_sum_i64(
     entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
 ) -> None:
-    """Fold integers into a sum that cannot overflow 64 bits."""
+    """Fold an integer of each event into a sum that cannot overflow 64 bits."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             entries[slots[i], at] += values[i]
@@ -168,7 +168,7 @@ def fold_sum_i128(
     first: int,
     last: int,
 ) -> None:
-    """Fold 128-bit integers given as two words into their sum."""
+    """Fold a 128-bit integer of each event, given as two words, into their sum."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]
@@ -193,7 +193,7 @@ def fold_products_i128(
     first: int,
     last: int,
 ) -> None:
-    """Fold products of integers that fit 128 bits into their sum."""
+    """Fold the product of two integers of each event into a 128-bit sum."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]
@@ -212,7 +212,7 @@ def fold_products_i128(
 def fold_least(
     entries: Table, at: int, slots: Ints, rows: Table, valid: Mask, first: int, last: int
 ) -> None:
-    """Fold rows of words into the least of them, compared one word after the other."""
+    """Fold a row of words of each event into the least, compared one word after the other."""
     count = rows.shape[1]
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
@@ -229,7 +229,7 @@ def fold_least(
 def fold_min(
     entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
 ) -> None:
-    """Fold values into the least."""
+    """Fold a value of each event into the least."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]
@@ -240,7 +240,7 @@ def fold_min(
 def fold_max(
     entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
 ) -> None:
-    """Fold values into the greatest."""
+    """Fold a value of each event into the greatest."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]

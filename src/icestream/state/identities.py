@@ -1,4 +1,4 @@
-"""Ids of groups as flat arrays: read from entries, sorted, made distinct."""
+"""Identities of groups, keys and rows as flat arrays: sorted, numbered, looked up."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.kernels import sorted_run
+from icestream.kernels.lifetimes.pairs import number_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +90,21 @@ def distinct(id_high: Ids, id_low: Ids) -> tuple[Ids, Ids, Ints]:
     numbers = np.empty(len(high), dtype=np.int64)
     numbers[order] = np.cumsum(new) - 1
     return high[new], low[new], numbers
+
+
+def numbered(id_high: Ids, id_low: Ids) -> tuple[Ints, Ints]:
+    """Number the distinct identities: (number of each row, first row of each number)."""
+    index = np.zeros(1 << max(4, (2 * len(id_high)).bit_length()), dtype=np.int64)
+    numbers, heads = np.empty(len(id_high), dtype=np.int64), np.empty(len(id_high), dtype=np.int64)
+    count = number_pairs(id_high, id_low, index, numbers, heads)
+    return numbers, heads[:count]
+
+
+def places_among(id_high: Ids, id_low: Ids, others_id_high: Ids, others_id_low: Ids) -> Ints:
+    """Return where each identity is among distinct others, or -1."""
+    numbers, heads = numbered(
+        np.concatenate([others_id_high, id_high]), np.concatenate([others_id_low, id_low])
+    )
+    place = np.full(len(heads), -1, dtype=np.int64)
+    place[numbers[: len(others_id_high)]] = np.arange(len(others_id_high))
+    return place[numbers[len(others_id_high) :]]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.fixed_point import ORIGIN
+from icestream.kernels.double_sums import ORIGIN
 from icestream.kernels.frames import moving as kernels
 from icestream.kernels.grid.groups import FIELDS
 from icestream.operators.folding.fields import Field, Layout, SumExtent

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels import field_words
-from icestream.kernels.fixed_point import fold_doubles
+from icestream.kernels.double_sums import add_doubles
 from icestream.kernels.fold import ALL_VALID
 from icestream.kernels.lifetimes.sweep import Flags, fold_equal, scale_rows, sweep_edges
 from tests.oracles.kernels.lifetimes.sweep import (
@@ -36,7 +36,7 @@ EDGES = st.lists(st.tuples(st.integers(0, 9), st.integers(-2, 2), VALUES), max_s
 
 def put_numbers(table: Table, numbers: Sequence[float]) -> None:
     bits = np.array(numbers, dtype=np.float64).view(np.int64)
-    fold_doubles(table, SUM, np.arange(len(table)), bits, ALL_VALID)
+    add_doubles(table, SUM, np.arange(len(table)), bits, ALL_VALID)
 
 
 def row_of(count: int, whole: int, number: float | None) -> list[int]:

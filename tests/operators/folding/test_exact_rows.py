@@ -23,7 +23,7 @@ from icestream.operators.folding.exact_rows import (
 )
 from icestream.operators.folding.fields import Layout
 from icestream.operators.lifetimes.lift import ExactFold
-from tests.oracles.kernels.fixed_point import nearest_reference
+from tests.oracles.kernels.double_sums import nearest_reference
 
 TYPES = {"x": pa.float64(), "y": pa.float64(), "n": pa.int64()}
 FUNCTIONS = [

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from icestream.kernels import field_words
-from icestream.kernels.fixed_point import ORIGIN
+from icestream.kernels.double_sums import ORIGIN
 from icestream.operators.folding.fields import (
     ENTRY_FIELDS,
     GROUP_FIELDS,

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.operators.folding.fields import Field, Layout
-from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
+from icestream.operators.folding.sorted_runs import sorted_run
 from tests.oracles.kernels.field_words import combine_sorted_reference
 
 LAYOUT = Layout.of((Field("sum_i64", "x"), Field("sum_f64", "y"))).typical
@@ -48,8 +48,3 @@ def test_a_run_depends_only_on_its_input_order() -> None:
     again = sorted_run(ranks.copy(), rows.copy(), LAYOUT)
     assert first[0].tobytes() == again[0].tobytes()
     assert first[1].tobytes() == again[1].tobytes()
-
-
-def test_bounds_of_slices() -> None:
-    assert slice_bounds(np.array([4, 4, 5, 9, 9, 9])).tolist() == [0, 2, 3, 6]
-    assert slice_bounds(np.array([], dtype=np.int64)).tolist() == [0]

@@ -30,7 +30,7 @@ from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
-from tests.oracles.kernels.fixed_point import nearest_reference
+from tests.oracles.kernels.double_sums import nearest_reference
 from tests.oracles.lifetimes import Bag, Event, Payload, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 

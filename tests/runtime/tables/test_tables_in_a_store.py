@@ -24,7 +24,7 @@ from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.tables.writer import TableWriters, read_back
 from icestream.state.stores import bucket as buckets
 from icestream.state.stores.bucket import open_bucket
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.commits import Commit
 from icestream.state.versions.table_files import TableFile
 from tests.fixtures.object_store import BUCKET, KEY, SECRET, ObjectStoreServer

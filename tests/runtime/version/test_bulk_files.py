@@ -13,7 +13,7 @@ from icestream.runtime.version import bulk_files
 from icestream.runtime.version.bulk_files import BulkFiles
 from icestream.state.files import LocalFiles
 from icestream.state.stores.bucket import REQUESTS
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from tests.fixtures.object_store import BUCKET, ObjectStoreServer, in_memory
 
 Work = Sequence[Callable[[], Any]]

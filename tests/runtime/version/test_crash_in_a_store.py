@@ -16,7 +16,7 @@ from icestream.runtime.version import task
 from icestream.state.files import LocalFiles
 from icestream.state.stores import bucket as buckets
 from icestream.state.stores.bucket import Bucket, open_bucket
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.testing.simulated_disk import Crash
 from tests.fixtures.object_store import BUCKET, ObjectStoreServer
 from tests.suites.crash_runs import CrashRuns, Process, Script, staged

@@ -24,7 +24,7 @@ from icestream.inspect.verify import verify
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version import retention
 from icestream.state.files import Files, LocalFiles, NewFile
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.ownership import TakenOver
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.fixtures.object_store import BUCKET, ObjectStoreServer

@@ -16,7 +16,7 @@ import pytest
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.stores import bucket as buckets
 from icestream.state.stores.bucket import REQUESTS, Bucket, open_bucket
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.commits import Commit, VersionStore
 from icestream.state.versions.ownership import Owner, TakenOver
 from tests.fixtures.object_store import BUCKET, KEY, SECRET, ObjectStoreServer, in_memory

@@ -20,7 +20,7 @@ from icestream.inspect.verify import verify
 from icestream.runtime.local import LocalQuery
 from icestream.state.files import LocalFiles
 from icestream.state.stores.bucket import CHUNK, open_bucket
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.ownership import TakenOver
 from tests.fixtures.object_store import BUCKET, AzureServer, ObjectStoreServer
 from tests.suites.crash_runs import Script, staged

@@ -14,8 +14,8 @@ from icestream.runtime.local import LocalQuery
 from icestream.runtime.version import retention, task
 from icestream.state.files import LocalFiles
 from icestream.state.stores.bucket import CHUNK, REQUESTS
-from icestream.state.stores.files import StoreFiles
 from icestream.state.stores.packs import pack_of
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.attempts import epoch_of, new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.live_segments import live_at

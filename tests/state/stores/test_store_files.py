@@ -11,9 +11,9 @@ import pytest
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.files import LocalFiles
 from icestream.state.stores import copies
-from icestream.state.stores.bucket import CHUNK, REQUESTS
+from icestream.state.stores.bucket import CHUNK, REQUESTS, store_scheme
 from icestream.state.stores.copies import PAGE, LocalCopies
-from icestream.state.stores.files import StoreFiles, files_at, store_scheme
+from icestream.state.stores.store_files import StoreFiles, files_at
 from tests.fixtures.object_store import in_memory
 
 SIZES = (0, 1, PAGE - 1, PAGE, PAGE + 1, CHUNK, 2 * CHUNK + 5)

@@ -18,7 +18,7 @@ from icestream.core.errors import CheckpointError, DamageError, IcestreamError
 from icestream.plan import state_schema as state_schemas
 from icestream.plan.state_schema import StateSchema
 from icestream.state.files import Files
-from icestream.state.stores.files import files_at
+from icestream.state.stores.store_files import files_at
 from icestream.state.versions.commits import (
     COMMITS,
     PLAN,

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.errors import InputError
-from icestream.kernels import field_words
-from icestream.kernels import fixed_point as fixed
+from icestream.kernels import double_sums, field_words
 from icestream.kernels.fold import ALL_VALID
 from icestream.operators.aggregates.choices import decode_ordered
 from icestream.operators.aggregates.decimals import decimals_of_words
@@ -68,7 +67,7 @@ class FieldColumns:
         """Return the fields of rows as entries, without ids; InputError if one has no events."""
         sums = {each: InputColumn(rows.column(self._name(each))) for each in self.layout.sums}
         extents = [
-            SumExtent(*fixed.sum_extent(each.floats.view(np.int64), ALL_VALID))
+            SumExtent(*double_sums.sum_extent(each.floats.view(np.int64), ALL_VALID))
             for each in sums.values()
         ]
         layout = self.layout.widened(each.with_room((1 << ROOM_BITS) - 1) for each in extents)
@@ -79,7 +78,7 @@ class FieldColumns:
         places = moved_sums(layout.at.sums_at, ENTRY_FIELDS)
         for of, column in zip(places, sums.values(), strict=True):
             bits = column.floats.view(np.int64)
-            fixed.fold_doubles(out, of, np.arange(len(bits)), bits, ALL_VALID)
+            double_sums.add_doubles(out, of, np.arange(len(bits)), bits, ALL_VALID)
         if (out[:, ENTRY_FIELDS] < 1).any():
             msg = "a row has no events: delete the row to remove the group"
             raise InputError(msg)
@@ -90,7 +89,7 @@ class FieldColumns:
         edited = np.flatnonzero(places >= 0)
         layout = entries.layout.widened(known.layout.bounds)
         out, kept = entries.reshaped(layout).copied(), known.reshaped(layout)[places[edited]]
-        sums_at = moved_sums(layout.at.sums_at, ENTRY_FIELDS)[:, fixed.PLACE].tolist()
+        sums_at = moved_sums(layout.at.sums_at, ENTRY_FIELDS)[:, double_sums.PLACE].tolist()
         firsts = [*layout.places[: len(layout.fixed)].tolist(), *sums_at]
         ends = [*firsts[1:], layout.entry_width]
         for field, first, end in zip((*layout.fixed, *layout.sums), firsts, ends, strict=True):

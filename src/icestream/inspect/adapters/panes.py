@@ -33,11 +33,10 @@ from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.records import GROUP_KEYS, GROUP_ROWS, NEW_KEYS
 from icestream.operators.grid.spec import WindowSpec
-from icestream.operators.latest.identities import places_among
 from icestream.plan.grid import lower
 from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Plan
-from icestream.state.identities import distinct, identities
+from icestream.state.identities import distinct, identities, places_among
 from icestream.state.log.ipc import read_table
 from icestream.state.versions.commits import BASE, Commit
 

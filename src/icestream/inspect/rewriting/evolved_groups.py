@@ -29,7 +29,6 @@ from icestream.inspect.rewriting.field_conversion import FieldConversion
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.dataflow.stores import ColdOptions, ShardStores
 from icestream.operators.folding.exact_rows import ExactRows, copies_of
-from icestream.operators.latest.identities import places_among
 from icestream.operators.lifetimes.changes import DIFF, RE, column_of
 from icestream.operators.lifetimes.lift import Lifting, added_up
 from icestream.plan.evolution.dataflows import carried_words
@@ -38,7 +37,7 @@ from icestream.state import snapshot_schedule
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.spec import GroupRows
 from icestream.state.groups.store import GroupStore
-from icestream.state.identities import distinct
+from icestream.state.identities import distinct, places_among
 
 #: the groupings of sums, and of rows that hold; columns of these in front of their payload
 SUMS, HELD, LIFETIMES = 0, 1, 3

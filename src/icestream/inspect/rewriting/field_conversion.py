@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from icestream.core.arrays import Table
-from icestream.kernels import field_words
-from icestream.kernels import fixed_point as fixed
+from icestream.kernels import double_sums, field_words
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Field, Layout, SumExtent
 
@@ -56,4 +55,4 @@ def _place(layout: Layout, field: Field) -> slice:
         first = layout.place(field)
         return slice(first, first + field_words.WORDS[field.op])
     first, _, count, specials = layout.at.sums_at[layout.sums.index(field)].tolist()
-    return slice(first, first + count + fixed.SPECIALS * (specials >= 0))
+    return slice(first, first + count + double_sums.SPECIALS * (specials >= 0))

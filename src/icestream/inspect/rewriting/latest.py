@@ -35,11 +35,11 @@ from icestream.operators.latest.coalescing import (
     NewestUpdates,
     joined,
 )
-from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.serving_log import ServingLog
 from icestream.operators.latest.waiting_keys import SINCE_FIRST, WaitingKeys
 from icestream.plan import state_schema
+from icestream.state.identities import places_among
 from icestream.state.rows import RowCodec
 from icestream.state.snapshot_schedule import SnapshotSchedule
 

@@ -31,11 +31,10 @@ from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, places_of
 from icestream.inspect.rewriting.panes import panes_of
 from icestream.operators.folding.exact_rows import ExactRows
-from icestream.operators.latest.identities import places_among
 from icestream.operators.object_aggregates.operator import ObjectOperator
 from icestream.operators.object_aggregates.states import States
 from icestream.state import key_columns
-from icestream.state.identities import distinct, identities
+from icestream.state.identities import distinct, identities, places_among
 from icestream.state.keys import KeyCodec
 
 

@@ -31,12 +31,11 @@ from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, p
 from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated
 from icestream.operators.folding.fold import identified
 from icestream.operators.folding.sorted_runs import sorted_run
-from icestream.operators.latest.identities import places_among
 from icestream.plan.grid import lower
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Grid
 from icestream.state import snapshot_schedule
-from icestream.state.identities import distinct, identities
+from icestream.state.identities import distinct, identities, places_among
 from icestream.state.keys import KeyCodec
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import Commit

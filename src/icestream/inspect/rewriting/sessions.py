@@ -27,12 +27,11 @@ from icestream.inspect.adapters.sessions import SessionState, entries_of
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, places_of
 from icestream.operators.folding.exact_rows import ExactRows, alike
 from icestream.operators.folding.fields import ENTRY_FIELDS
-from icestream.operators.latest.identities import places_among
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import END, SESSION_FIELDS, START
 from icestream.state import key_columns
-from icestream.state.identities import distinct, identities
+from icestream.state.identities import distinct, identities, places_among
 from icestream.state.keys import KeyCodec
 from icestream.state.versions.commits import BASE
 

@@ -1,7 +1,7 @@
 """Windows that move with events: tuples enter and leave the running rows of their groups in order.
 
 Idea: a *tuple* is an entry of one event with its time behind it; of what sums of doubles add up it
-has the doubles themselves (`kernels.fixed_point.add_raw`). `advance` merges the tuples that
+has the doubles themselves (`kernels.double_sums.add_raw`). `advance` merges the tuples that
 enter with those that leave, by a key that both carry (their time, or their position in the stream):
 a tuple leaves once its key is `reach` behind the one that enters. Fields without an inverse use the
 *front* that a flip computed for the time after the tuple left, as in `kernels.grid.groups`; while
@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.kernels.compile import kernel, lean_kernel
+from icestream.kernels.double_sums import RAW, add_raw, raw_words
 from icestream.kernels.field_words import has_inverse, merge_field, op_words, unmerge_field
-from icestream.kernels.fixed_point import RAW, add_raw, raw_words
 from icestream.kernels.prefetch import prefetch
 
 #: words of a group's row behind its suffixes

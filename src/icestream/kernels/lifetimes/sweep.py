@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel, lean_kernel
+from icestream.kernels.double_sums import negate_digits
 from icestream.kernels.field_words import merge_field, op_words
-from icestream.kernels.fixed_point import negate_digits
 
 Flags = npt.NDArray[np.bool_]
 _NEVER = 2**63 - 1

@@ -1,7 +1,7 @@
 """Variances, covariances and correlation, from sums, sums of squares and sums of products.
 
 Idea: sum of squares minus square of sum over count loses nearly all its digits in doubles. Exact
-sums keep them all (`kernels.fixed_point`). Merging is then plain addition, which Welford's and
+sums keep them all (`kernels.double_sums`). Merging is then plain addition, which Welford's and
 Chan's formulas are not.
 
 Invariants:

@@ -5,7 +5,7 @@ computes answers from tables of merged fields (lower); in between, fields merge 
 operations.
 
 Answers from sums of doubles are rounded once: they are the doubles nearest to the exact sum,
-quotient or spread (`kernels.fixed_point`). Infinities and NaN were counted apart from the sum;
+quotient or spread (`kernels.double_sums`). Infinities and NaN were counted apart from the sum;
 where there are any, they determine the result.
 
 Invariants:
@@ -26,8 +26,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Floats, Ints, Mask, Table
 from icestream.core.errors import DefinitionError
-from icestream.kernels import fixed_point as fixed
-from icestream.kernels import fixed_point_results
+from icestream.kernels import double_sum_results, double_sums
 from icestream.kernels.field_words import WORDS
 from icestream.operators.folding.fields import Field, Layout
 
@@ -71,7 +70,7 @@ class MergedFields:
 
     def sums(self, field: Field) -> Floats:
         out = np.empty(len(self.table))
-        fixed_point_results.nearest_sums(self.table, self._of(field), out)
+        double_sum_results.nearest_sums(self.table, self._of(field), out)
         return self._with_specials(out, field)
 
     def zeros(self, field: Field) -> Mask:
@@ -82,13 +81,13 @@ class MergedFields:
     def means(self, field: Field, counts: Ints) -> Floats:
         """Return the doubles nearest to sums divided by counts, which are positive."""
         out = np.empty(len(self.table))
-        fixed_point_results.nearest_means(self.table, self._of(field), counts, out)
+        double_sum_results.nearest_means(self.table, self._of(field), counts, out)
         return self._with_specials(out, field)
 
     def ratios(self, field: Field, by: Field) -> Floats:
         """Return the doubles nearest to the quotients of sums; NaN where the divisor is zero."""
         out = np.empty(len(self.table))
-        fixed_point_results.nearest_ratios(self.table, self._of(field), self._of(by), out)
+        double_sum_results.nearest_ratios(self.table, self._of(field), self._of(by), out)
         special = self._special(field) | self._special(by)
         if special.any():
             out = np.where(special, self.sums(field) / self.sums(by), out)
@@ -98,7 +97,7 @@ class MergedFields:
         """Return the doubles nearest to (sum of products - product of sums / count) / divisor."""
         out = np.empty(len(self.table))
         of, x_at, y_at = (self._of(each) for each in (products, x, y))
-        fixed_point_results.nearest_spreads(self.table, of, x_at, y_at, counts, divisors, out)
+        double_sum_results.nearest_spreads(self.table, of, x_at, y_at, counts, divisors, out)
         out[self._special(products) | self._special(x) | self._special(y)] = np.nan
         return out
 
@@ -108,19 +107,19 @@ class MergedFields:
 
     def _specials(self, field: Field) -> Ints:
         """Return the numbers of NaN, infinities and minus infinities in each sum."""
-        at = int(self._of(field)[fixed.SPECIALS_AT])
+        at = int(self._of(field)[double_sums.SPECIALS_AT])
         if at < 0:
-            return np.zeros((len(self.table), fixed.SPECIALS), dtype=np.int64)
-        return self.table[:, at : at + fixed.SPECIALS]
+            return np.zeros((len(self.table), double_sums.SPECIALS), dtype=np.int64)
+        return self.table[:, at : at + double_sums.SPECIALS]
 
     def _special(self, field: Field) -> Mask:
-        if self._of(field)[fixed.SPECIALS_AT] < 0:
+        if self._of(field)[double_sums.SPECIALS_AT] < 0:
             return np.zeros(len(self.table), dtype=np.bool_)
         found: Mask = (self._specials(field) != 0).any(axis=1)
         return found
 
     def _with_specials(self, finite: Floats, field: Field) -> Floats:
-        if self._of(field)[fixed.SPECIALS_AT] < 0:
+        if self._of(field)[double_sums.SPECIALS_AT] < 0:
             return finite
         undefined, above, below = self._specials(field).T != 0
         out = np.where(above, np.inf, np.where(below, -np.inf, finite))

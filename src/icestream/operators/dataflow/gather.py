@@ -30,7 +30,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.sorted_changes import between, bounds_of, taken
+from icestream.operators.dataflow.sorted_changes import between, bounds_of
 from icestream.operators.folding.columns import ARRIVAL, BATCH
 from icestream.operators.frames.event_frames import EVENT_FIELDS
 from icestream.operators.lifetimes.changes import (
@@ -40,6 +40,7 @@ from icestream.operators.lifetimes.changes import (
     column_of,
     identities_of,
     one_each,
+    taken,
 )
 from icestream.operators.logged_operator import LoggedOperator, once, records_of
 from icestream.operators.protocol import ChangeInputs, PastVersion, Shard

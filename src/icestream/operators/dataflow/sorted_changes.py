@@ -27,11 +27,10 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.operators.folding.fold import ID_HIGH_COLUMN
-from icestream.operators.lifetimes.changes import LE, column_of
+from icestream.operators.lifetimes.changes import LE, column_of, taken
 from icestream.operators.protocol import ChangeInputs
 
 #: one more than the greatest identity
@@ -118,13 +117,6 @@ def order_in_runs(runs: Ints, times: Ints) -> Ints:
     if (int(runs.max()) + 1) * wide < 1 << 63:
         return np.argsort(runs * wide + (times - first), kind="stable")
     return np.lexsort((times, runs))
-
-
-def taken(batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
-    """Return some rows of changes, or the batch itself if these are all rows in order."""
-    if len(order) == batch.num_rows and np.array_equal(order, np.arange(len(order))):
-        return batch
-    return pc.take(batch, pa.array(order.astype(np.int32)), boundscheck=False)
 
 
 def pieces(

@@ -1,6 +1,6 @@
 """Rows of words in which sums of doubles have as many digits as the values of a table need.
 
-Idea: a sum of doubles is a fixed-point number (`kernels.fixed_point`), exact and with an inverse.
+Idea: a sum of doubles is a fixed-point number (`kernels.double_sums`), exact and with an inverse.
 How many digits it takes belongs to the table, not to the query: before values are added to each
 other, their tables are given a common layout with room for the result. Most tables need two digits;
 one that holds 1e300 and 1e-300 needs 33, and only as long as it exists. Rows of different kinds
@@ -32,8 +32,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import CheckpointError
-from icestream.kernels import fixed_point as fixed
-from icestream.kernels import fixed_point_bytes
+from icestream.kernels import double_sum_bytes, double_sums
 from icestream.operators.folding.fields import Layout, Span, SumExtent, moved_sums
 
 Rows = Ints | Mask | slice
@@ -114,20 +113,20 @@ def _copies(old: bytes, new: bytes, width: int) -> tuple[list[tuple[slice, slice
         has_room &= count == 0 or (low, high) == (first, first + count)
         done, new_done = at + count, to + new_count
         if specials >= 0 and new_specials >= 0:
-            ends = specials + fixed.SPECIALS, new_specials + fixed.SPECIALS
+            ends = specials + double_sums.SPECIALS, new_specials + double_sums.SPECIALS
             found.append((slice(specials, ends[0]), slice(new_specials, ends[1])))
         has_room &= specials < 0 or new_specials >= 0
-        done += fixed.SPECIALS * (specials >= 0)
-        new_done += fixed.SPECIALS * (new_specials >= 0)
+        done += double_sums.SPECIALS * (specials >= 0)
+        new_done += double_sums.SPECIALS * (new_specials >= 0)
     found.append((slice(done, width), slice(new_done, new_done + width - done)))
     return found, has_room
 
 
 def _ends(sums_at: Table) -> Ints:
     """Return the word after those of each sum."""
-    specials = sums_at[:, fixed.SPECIALS_AT]
-    digits = sums_at[:, fixed.PLACE] + sums_at[:, fixed.COUNT]
-    return np.where(specials < 0, digits, specials + fixed.SPECIALS)
+    specials = sums_at[:, double_sums.SPECIALS_AT]
+    digits = sums_at[:, double_sums.PLACE] + sums_at[:, double_sums.COUNT]
+    return np.where(specials < 0, digits, specials + double_sums.SPECIALS)
 
 
 def alike(first: ExactRows, second: ExactRows) -> tuple[ExactRows, ExactRows]:
@@ -175,7 +174,7 @@ def _span(table: Table, at: int, first: int, count: int, specials: int) -> Span:
         begin += 1
     while begin < end and not table[:, at + end - 1].any():
         end -= 1
-    there = table[:, specials : specials + fixed.SPECIALS]
+    there = table[:, specials : specials + double_sums.SPECIALS]
     return (first + begin, end - begin, specials >= 0 and bool(there.any()))
 
 
@@ -188,9 +187,9 @@ def _spanning(described: bytes, spans: tuple[Span, ...]) -> Table:
     for of, end, (first, count, has_specials) in zip(
         out, _ends(sums_at).tolist(), spans, strict=True
     ):
-        place = int(of[fixed.PLACE]) + more
+        place = int(of[double_sums.PLACE]) + more
         of[:] = place, first, count, place + count if has_specials else -1
-        more = place + count + fixed.SPECIALS * has_specials - end
+        more = place + count + double_sums.SPECIALS * has_specials - end
     return out
 
 
@@ -214,7 +213,7 @@ def _read_head(head: tuple[int, ...]) -> tuple[tuple[SumExtent, ...], tuple[Span
         extent = SumExtent(low, high, bool(specials))
         begin, digits = extent.digits
         if specials not in (0, 1) or not (
-            count == 0 or (begin <= first and first + count <= begin + digits <= fixed.DIGITS)
+            count == 0 or (begin <= first and first + count <= begin + digits <= double_sums.DIGITS)
         ):
             raise CheckpointError(_DAMAGED)
         extents.append(extent)
@@ -284,11 +283,11 @@ def sums_column(rows: ExactRows) -> pa.Array:
     described = moved_sums(rows.layout.at.sums_at, rows.fields_at)
     sizes = np.empty(count, dtype=np.int64)
     bounds = np.empty((count, 2 * len(rows.layout.sums)), dtype=np.int64)
-    fixed_point_bytes.measure_sums(rows.table, described, bounds, sizes)
+    double_sum_bytes.measure_sums(rows.table, described, bounds, sizes)
     offsets = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     raw = np.empty(int(offsets[-1]), dtype=np.uint8)
-    fixed_point_bytes.encode_sums(rows.table, described, bounds, offsets[:-1], raw)
+    double_sum_bytes.encode_sums(rows.table, described, bounds, offsets[:-1], raw)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(raw)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
@@ -301,7 +300,7 @@ def rows_with_sums(words: Table, column: pa.Array, layout: Layout, copies: int =
     none = replace_extents(layout)
     extents = np.tile(np.array(SumExtent(), dtype=np.int64), (len(none.sums), 1))
     raw, bounds = _raw_bytes(column)
-    if not fixed_point_bytes.encoded_extents(raw, bounds[:-1], bounds[1:], extents):
+    if not double_sum_bytes.encoded_extents(raw, bounds[:-1], bounds[1:], extents):
         raise CheckpointError(_DAMAGED)
     found = [
         SumExtent(low, high, bool(specials)).with_room(copies)
@@ -311,7 +310,7 @@ def rows_with_sums(words: Table, column: pa.Array, layout: Layout, copies: int =
     fields_at = words.shape[1] - none.field_words
     table = np.zeros((len(words), fields_at + wide.field_words), dtype=np.int64)
     table[:, : words.shape[1]] = words
-    fixed_point_bytes.decode_sums(raw, bounds[:-1], moved_sums(wide.at.sums_at, fields_at), table)
+    double_sum_bytes.decode_sums(raw, bounds[:-1], moved_sums(wide.at.sums_at, fields_at), table)
     return ExactRows(wide, table)
 
 

@@ -3,7 +3,7 @@
 Idea: an aggregate function is a few fields plus a way to compute its answer from them. Functions
 over one column share fields (`sum(x)` and `avg(x)` share one sum), so a row holds each fact once.
 Fields have fixed sizes, except sums of doubles: these are fixed-point numbers
-(`kernels.fixed_point`), and how many digits they have depends on the values seen. So two tables
+(`kernels.double_sums`), and how many digits they have depends on the values seen. So two tables
 of the same fields may have different layouts; `exact_rows` converts between them.
 
     fields   number of events, others of fixed size | digits and specials of each sum of doubles
@@ -27,8 +27,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
+from icestream.kernels import double_sums
 from icestream.kernels import field_words as words
-from icestream.kernels import fixed_point as fixed
 
 #: how each kind of field is merged
 OPERATIONS = {
@@ -100,7 +100,7 @@ ROWS = Field("rows")
 class SumExtent(NamedTuple):
     """Between which bits the values of a sum lie, and whether some are infinite or NaN."""
 
-    low: int = 64 * fixed.DIGITS
+    low: int = 64 * double_sums.DIGITS
     high: int = 0
     has_specials: bool = False
 
@@ -124,7 +124,7 @@ class SumExtent(NamedTuple):
 
 
 #: where plans that have seen no values expect them: prices, amounts, measurements
-TYPICAL = SumExtent(fixed.ORIGIN - 60, fixed.ORIGIN + 60)
+TYPICAL = SumExtent(double_sums.ORIGIN - 60, double_sums.ORIGIN + 60)
 
 #: name under which headers and snapshots have the extents of sums
 EXTENTS = "extents"
@@ -167,9 +167,9 @@ def places_of(fields: tuple[Field, ...], spans: tuple[Span, ...]) -> FieldPlaces
         places.append(at)
         at += count
         if has_specials:
-            ops += [words.ADD_I64] * fixed.SPECIALS
-            places += range(at, at + fixed.SPECIALS)
-            at += fixed.SPECIALS
+            ops += [words.ADD_I64] * double_sums.SPECIALS
+            places += range(at, at + double_sums.SPECIALS)
+            at += double_sums.SPECIALS
     all_ops, all_places = (np.array(each, dtype=np.int64) for each in (ops, places))
     adds = np.array([words.is_invertible(op) for op in ops], dtype=np.bool_)
     nothing = np.zeros(at, dtype=np.int64)
@@ -314,8 +314,8 @@ def moved_sums(sums_at: Table, by: int) -> Table:
     if not len(sums_at):
         return sums_at
     moved = sums_at.copy()
-    moved[:, fixed.PLACE] += by
-    moved[:, fixed.SPECIALS_AT] += np.where(moved[:, fixed.SPECIALS_AT] < 0, 0, by)
+    moved[:, double_sums.PLACE] += by
+    moved[:, double_sums.SPECIALS_AT] += np.where(moved[:, double_sums.SPECIALS_AT] < 0, 0, by)
     return moved
 
 

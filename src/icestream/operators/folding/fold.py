@@ -24,8 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Table
-from icestream.kernels import field_words
-from icestream.kernels import fixed_point as fixed
+from icestream.kernels import double_sums, field_words
 from icestream.kernels import fold as kernels
 from icestream.operators.folding.cells import CellFinder
 from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME, InputColumn
@@ -295,7 +294,9 @@ def measured(
     for field in layout.sums:
         x, y, valid = factors(field, columns, first, last)
         low, high, specials = (
-            fixed.sum_extent(x, valid) if y is None else fixed.product_extent(x, y, valid)
+            double_sums.sum_extent(x, valid)
+            if y is None
+            else double_sums.product_extent(x, y, valid)
         )
         extents.append(SumExtent(int(low), int(high), bool(specials)).with_room(copies))
     return layout.widened(extents)
@@ -318,9 +319,9 @@ def fold_sums(
     for field, of in zip(layout.sums, moved_sums(layout.at.sums_at, fields_at), strict=True):
         x, y, valid = factors(field, columns, first, last)
         if y is None:
-            fixed.fold_doubles(table, of, mine, x, valid)
+            double_sums.add_doubles(table, of, mine, x, valid)
         else:
-            fixed.fold_products(table, of, mine, x, y, valid)
+            double_sums.add_products(table, of, mine, x, y, valid)
 
 
 def factors(

@@ -11,10 +11,7 @@ Cost: O(n log n) comparisons of 64-bit keys.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.field_words import combine_sorted
@@ -43,13 +40,3 @@ def _order(ranks: Ints, rows: Table) -> Ints:
     if bits:
         key |= relative << np.uint64(64 - bits)
     return np.argsort(key, kind="stable")
-
-
-def slice_bounds(*columns: npt.NDArray[Any]) -> Ints:
-    """Return where each slice of rows that agree begins in a run of folded entries, and the end."""
-    rows = len(columns[0])
-    fresh = np.zeros(rows + 1, dtype=np.bool_)
-    fresh[0] = fresh[rows] = True
-    for column in columns:
-        fresh[1:-1] |= column[1:] != column[:-1]
-    return np.flatnonzero(fresh)

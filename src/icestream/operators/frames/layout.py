@@ -22,7 +22,7 @@ from typing import Self
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels import fixed_point as fixed
+from icestream.kernels import double_sums
 from icestream.kernels.field_words import WORDS
 from icestream.kernels.fold import ALL_VALID
 from icestream.kernels.frames.moving import COUNT, DUE, EXTRAS, MARK, NEVER
@@ -38,9 +38,9 @@ from icestream.operators.folding.fields import (
 
 _EXTRA_IDENTITY = {COUNT: 0, MARK: -1, DUE: NEVER}
 _RAW_KINDS = {
-    "sum_f64": fixed.RAW_DOUBLE,
-    "squares_f64": fixed.RAW_SQUARE,
-    "products_f64": fixed.RAW_PRODUCT,
+    "sum_f64": double_sums.RAW_DOUBLE,
+    "squares_f64": double_sums.RAW_SQUARE,
+    "products_f64": double_sums.RAW_PRODUCT,
 }
 
 
@@ -71,10 +71,10 @@ class TupleLayout(Layout):
             at = self.in_tuple[field]
             x = np.ascontiguousarray(tuples[:, at])
             if field.kind == "sum_f64":
-                low, high, specials = fixed.sum_extent(x, ALL_VALID)
+                low, high, specials = double_sums.sum_extent(x, ALL_VALID)
             else:
                 y = x if field.kind == "squares_f64" else np.ascontiguousarray(tuples[:, at + 1])
-                low, high, specials = fixed.product_extent(x, y, ALL_VALID)
+                low, high, specials = double_sums.product_extent(x, y, ALL_VALID)
             extent = SumExtent(int(low), int(high), bool(specials))
             found.append(extent.with_room((1 << ROOM_BITS) - 1))
         return found
@@ -95,7 +95,7 @@ class FrameLayout(Layout):
     def ops(self) -> Ints:
         """Return the operations that merge tuples into rows."""
         raw = [
-            fixed.raw_operation(_RAW_KINDS[field.kind], of)
+            double_sums.raw_operation(_RAW_KINDS[field.kind], of)
             for field, of in zip(self.sums, self.at.sums_at, strict=True)
         ]
         return np.array([*(field.op for field in self.fixed), *raw], dtype=np.int64)
@@ -119,7 +119,7 @@ class FrameLayout(Layout):
     @cached_property
     def in_rows(self) -> Ints:
         """Return the first word of each operation in a group's row."""
-        places = self.at.places[: len(self.fixed)], self.at.sums_at[:, fixed.PLACE]
+        places = self.at.places[: len(self.fixed)], self.at.sums_at[:, double_sums.PLACE]
         shifted: Ints = np.concatenate(places) + self.row_at
         return shifted
 

@@ -33,7 +33,7 @@ from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.kernels.frames import moving as kernels
-from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.frames.layout import FrameLayout
 from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.tuples import TupleRun

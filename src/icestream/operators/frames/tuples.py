@@ -34,7 +34,7 @@ import numpy.typing as npt
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.packing import packed, unpack, unpacked
-from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.logged_operator import once, records_of

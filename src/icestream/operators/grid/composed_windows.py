@@ -46,9 +46,9 @@ from typing import Any, Self
 import numpy as np
 
 from icestream.core.arrays import Ints, Mask, Table
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
-from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.slice_log import SliceLog
 from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices

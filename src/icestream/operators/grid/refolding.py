@@ -26,9 +26,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
-from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
+from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.rolling import Rolling
 from icestream.operators.grid.slice_log import SliceLog, SlicePortion

@@ -27,6 +27,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import Micros
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.exact_rows import (
     ExactRows,
     concatenated,
@@ -36,7 +37,7 @@ from icestream.operators.folding.exact_rows import (
     unpacked,
 )
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
-from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
+from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.recent_slices import RecentSlices
 from icestream.operators.grid.slices import SLICE, Slices

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints
-from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.equal_rows import slice_bounds
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
 

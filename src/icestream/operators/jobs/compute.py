@@ -32,8 +32,8 @@ from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.window_runs import window_runs
 from icestream.operators.bad_rows import ROW_ERRORS, BadRows, Made
-from icestream.operators.dataflow.sorted_changes import order_in_runs, taken
-from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.dataflow.sorted_changes import order_in_runs
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.folding import FoldFunction
 from icestream.operators.jobs.spans import WindowSpans
@@ -46,9 +46,9 @@ from icestream.operators.lifetimes.changes import (
     identities_of,
     one_each,
     payload_of,
+    taken,
 )
 from icestream.operators.lifetimes.rows_by_group import woken
-from icestream.operators.process.grouping import take
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
@@ -161,10 +161,10 @@ class Compute(LifetimeOperator):
             expiry = column_of(held.rows, EXPIRY)
             done = expiry <= watermark
             left = np.flatnonzero(~done)
-            self._write(groups, portion, held.owners[left], take(held.rows, left))
+            self._write(groups, portion, held.owners[left], taken(held.rows, left))
             finished = np.flatnonzero(done)
             if len(finished) and not self._fold.eager:
-                rows = take(held.rows, finished)
+                rows = taken(held.rows, finished)
                 id_high, id_low = groups.identities(portion[held.owners[finished]])
                 yield _tuples(rows, self.result, id_high, id_low)
 
@@ -244,10 +244,10 @@ class Compute(LifetimeOperator):
         kept = np.ones(len(held.owners), dtype=np.bool_)
         kept[matched[matched >= 0]] = False
         left = np.flatnonzero(kept)
-        both = pa.concat_batches([fresh, take(held.rows, left)])
+        both = pa.concat_batches([fresh, taken(held.rows, left)])
         of_each = np.concatenate([owners, held.owners[left]])
         order = np.argsort(of_each, kind="stable")
-        self._write(groups, portion, of_each[order], take(both, order))
+        self._write(groups, portion, of_each[order], taken(both, order))
         if self._fold.eager:
             yield self._answered(ordered, tuples, answers, origins)
 
@@ -275,7 +275,7 @@ class Compute(LifetimeOperator):
         both = pa.concat_batches(
             [pa.RecordBatch.from_arrays(state.columns, schema=self._fold.state), initial]
         )
-        return take(both, np.where(matched >= 0, matched, len(held.owners)))
+        return taken(both, np.where(matched >= 0, matched, len(held.owners)))
 
     def _write(self, groups: Groups, portion: Slots, owners: Ints, rows: pa.RecordBatch) -> None:
         groups.rewrite(0, portion, GroupRows(owners, rows))
@@ -294,7 +294,7 @@ class Compute(LifetimeOperator):
         """Return the answers to tuples, or the tuples themselves, in input order."""
         if answers is None:
             return ordered
-        keys = take(tuples.keys, tuples.group[origins])
+        keys = taken(tuples.keys, tuples.group[origins])
         values = pa.RecordBatch.from_arrays([*keys.columns, *answers.columns], schema=self.result)
         id_high, id_low = (each[origins] for each in identities_of(ordered))
         return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], 1, id_high, id_low)

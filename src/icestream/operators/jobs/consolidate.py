@@ -35,7 +35,7 @@ from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
-from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.compute import END, EXPIRY, START
 from icestream.operators.jobs.folding import MergeFunction
@@ -48,9 +48,9 @@ from icestream.operators.lifetimes.changes import (
     column_of,
     one_each,
     payload_of,
+    taken,
 )
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, first_rows, located, woken
-from icestream.operators.process.grouping import take
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
@@ -144,7 +144,7 @@ class Consolidate(LifetimeOperator):
         needed = self._last_use(begins, ends)
         used = np.flatnonzero(needed > MINUS_INFINITY)
         if len(used):
-            values = take(payload.select(self._values.names), used)
+            values = taken(payload.select(self._values.names), used)
             groups.append(_PARTIALS, slots[used], self._rows(begins, ends, needed, used, values))
             touched = RowsByGroup(slots[used])
             rows, owners = touched.within(touched.distinct)
@@ -170,14 +170,14 @@ class Consolidate(LifetimeOperator):
                 ),
             )
             firsts = first_rows(key.owners, len(portion))
-            keys = take(key.rows.select(self._keys.names), firsts)
+            keys = taken(key.rows.select(self._keys.names), firsts)
             for tiling in self._tilings:
                 made = self._made(tiling, held, emitted_until, complete, keys)
                 if made is None:
                     continue
                 if tiling.wanted:
                     id_high, id_low = groups.identities(portion[made.owners])
-                    columns = [*take(keys, made.owners).columns, *made.values.columns]
+                    columns = [*taken(keys, made.owners).columns, *made.values.columns]
                     rows = pa.RecordBatch.from_arrays(columns, schema=self.result)
                     yield changes_of(rows, made.begins, made.ends, 1, id_high, id_low)
                 if tiling.window.range in self._reused:
@@ -207,9 +207,9 @@ class Consolidate(LifetimeOperator):
         bounds = slice_bounds(owners, starts)
         heads = bounds[:-1]
         partials = TupleBatch(
-            take(held.values, rows),
+            taken(held.values, rows),
             bounds,
-            take(keys, owners[heads]),
+            taken(keys, owners[heads]),
             held.begins[rows],
             held.ends[rows],
             starts[heads],
@@ -223,7 +223,7 @@ class Consolidate(LifetimeOperator):
         needed = self._last_use(made.begins, made.ends)
         used = np.flatnonzero(needed > MINUS_INFINITY)
         values = pa.RecordBatch.from_arrays(made.values.columns, schema=self._values)
-        rows = self._rows(made.begins, made.ends, needed, used, take(values, used))
+        rows = self._rows(made.begins, made.ends, needed, used, taken(values, used))
         groups.append(_PARTIALS, portion[made.owners[used]], rows)
         return _Held(
             np.concatenate([held.owners, made.owners]),
@@ -274,7 +274,7 @@ class Consolidate(LifetimeOperator):
     def _emitted_until(
         self, rows: pa.RecordBatch, at: Ints, emitted_until: Micros
     ) -> pa.RecordBatch:
-        keys = take(rows.select(self._keys.names), at).columns
+        keys = taken(rows.select(self._keys.names), at).columns
         column = pa.array(np.full(len(at), emitted_until))
         return pa.RecordBatch.from_arrays([column, *keys], schema=self.synopses[_KEY].schema)
 

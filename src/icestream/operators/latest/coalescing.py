@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
-from icestream.operators.latest.identities import newest
+from icestream.operators.latest.newest_updates import newest
 
 #: first columns of the rows
 ID_HIGH_COLUMN = "__hi"

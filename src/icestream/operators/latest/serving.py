@@ -31,7 +31,7 @@ from icestream.core.clock import Clock
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.latest.coalescing import NewestUpdates, UpdateCoalescer, folded, joined
-from icestream.operators.latest.identities import newest
+from icestream.operators.latest.newest_updates import newest
 from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
 from icestream.operators.latest.report import ServingReport
@@ -47,8 +47,8 @@ from icestream.operators.latest.staleness_totals import ReaderStaleness
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.update_operator import AppendOperator, UpdateInputs
 from icestream.operators.latest.waiting_keys import WaitingKeys
-from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.state.identities import numbered
 
 #: file beside the arena's arrays with what is served between two versions
 _AHEAD = "ahead"

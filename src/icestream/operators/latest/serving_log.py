@@ -35,7 +35,6 @@ from icestream.operators.latest.coalescing import (
     NewestUpdates,
     joined,
 )
-from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.waiting_keys import (
     GAP,
@@ -45,7 +44,7 @@ from icestream.operators.latest.waiting_keys import (
     WaitingKeys,
 )
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.identities import IdRange
+from icestream.state.identities import IdRange, places_among
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.queue.order import SCHEDULES

@@ -22,8 +22,8 @@ from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.kernels.hash_index import find, insert_all
 from icestream.operators.folding.columns import InputColumn
-from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.payload_identity import identified
+from icestream.state.identities import numbered
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
 from icestream.operators.latest.coalescing import joined
-from icestream.operators.latest.identities import identity_of
+from icestream.operators.latest.newest_updates import identity_of
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.state.budget import LENT, Account
 from icestream.state.identities import EVERY_ID, IdRange

@@ -24,7 +24,7 @@ import pyarrow as pa
 from icestream.core.arrays import Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import LifetimeOperator, changes_of
-from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.revisable_output import (
     LIFETIME,
@@ -35,6 +35,7 @@ from icestream.operators.lifetimes.revisable_output import (
 )
 from icestream.operators.lifetimes.rows_by_group import earliest, woken
 from icestream.state.groups.spec import Groups, Synopsis
+from icestream.state.identities import numbered
 
 
 class AppendOutput(LifetimeOperator):

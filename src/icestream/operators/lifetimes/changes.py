@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.times import Micros
@@ -153,3 +154,10 @@ class PromptOperator(LifetimeOperator):
     ) -> Iterator[pa.RecordBatch]:
         """Store what ends after the watermark."""
         return self.on_last_changes(port, changes, groups, watermark, watermark)
+
+
+def taken(batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
+    """Return some rows of changes, or the batch itself if these are all rows in order."""
+    if len(order) == batch.num_rows and np.array_equal(order, np.arange(len(order))):
+        return batch
+    return pc.take(batch, pa.array(order.astype(np.int32)), boundscheck=False)

@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from icestream.core.arrays import Ids, Ints
-from icestream.kernels.lifetimes.pairs import number_pairs
+from icestream.core.arrays import Ids
 from icestream.operators.lifetimes.changes import DIFF, column_of, with_column
+from icestream.state.identities import numbered
 from icestream.state.keys import KeyCodec
 
 
@@ -36,14 +36,6 @@ def identities(rows: pa.RecordBatch) -> tuple[Ids, Ids]:
     ]
     schema = pa.schema([pa.field(str(place), column.type) for place, column in enumerate(columns)])
     return _codec(schema).identify(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def numbered(id_high: Ids, id_low: Ids) -> tuple[Ints, Ints]:
-    """Number rows to consolidate by identity: (number of each row, first row of each number)."""
-    index = np.zeros(1 << max(4, (2 * len(id_high)).bit_length()), dtype=np.int64)
-    numbers, heads = np.empty(len(id_high), dtype=np.int64), np.empty(len(id_high), dtype=np.int64)
-    count = number_pairs(id_high, id_low, index, numbers, heads)
-    return numbers, heads[:count]
 
 
 def consolidated(changes: pa.RecordBatch) -> pa.RecordBatch:

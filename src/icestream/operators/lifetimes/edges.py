@@ -47,10 +47,11 @@ from icestream.operators.lifetimes.changes import (
     column_of,
     one_each,
 )
-from icestream.operators.lifetimes.consolidate import consolidated, identities, numbered
+from icestream.operators.lifetimes.consolidate import consolidated, identities
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located
 from icestream.operators.lifetimes.stored_rows import rewrite_some
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.identities import numbered
 
 #: the first column of the payload of edges: the kind of each
 KIND = "__kind"

@@ -38,7 +38,7 @@ from icestream.operators.bad_rows import Made
 from icestream.operators.folding.exact_rows import ExactRows, copies_of
 from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
 from icestream.operators.lifetimes.changes import BEGAN, DIFF, LE, RE, began_of, column_of
-from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
 from icestream.operators.lifetimes.large_choices import AnswerRows, EventRanges, ShownRanges
@@ -60,6 +60,7 @@ from icestream.operators.lifetimes.rows_by_group import (
     located,
 )
 from icestream.state.groups.spec import GroupRows, Groups, Wear
+from icestream.state.identities import numbered
 
 
 class NonInvertibleAggregate(LifetimeAggregate):

@@ -38,7 +38,7 @@ from icestream.operators.lifetimes.changes import (
     changes_of,
     with_column,
 )
-from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.revisable_output import (
     events_synopsis,
@@ -50,6 +50,7 @@ from icestream.operators.lifetimes.revisable_output import (
 from icestream.operators.lifetimes.rows_by_group import END, earliest, woken
 from icestream.operators.lifetimes.stored_rows import rewrite_some
 from icestream.state.groups.spec import Groups
+from icestream.state.identities import numbered
 
 
 class NowOutput(LifetimeOperator):

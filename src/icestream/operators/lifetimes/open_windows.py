@@ -47,11 +47,12 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
     with_column,
 )
-from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.window_copies import WINDOW
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.state.groups.spec import Groups
+from icestream.state.identities import numbered
 
 #: maximum number of rows that are made at once
 _ROWS_AT_ONCE = 65_536

@@ -34,7 +34,8 @@ from icestream.operators.lifetimes.changes import (
     identities_of,
     payload_of,
 )
-from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.consolidate import identities
+from icestream.state.identities import numbered
 
 _WORST = np.int64(-(2**63))
 _BEST = np.int64(2**63 - 1)

@@ -28,8 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask
-from icestream.kernels import field_words
-from icestream.kernels import fixed_point as fixed
+from icestream.kernels import double_sums, field_words
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.exact_rows import ExactRows
@@ -97,7 +96,7 @@ def _sums(layout: Layout, fields: frozenset[Field]) -> tuple[Ints, Ints]:
     """Return the operations of some fields that add up, and their places."""
     of: list[Field] = list(layout.fixed)
     for field, extent in zip(layout.sums, layout.bounds, strict=True):
-        of += [field] * (1 + fixed.SPECIALS * extent.has_specials)
+        of += [field] * (1 + double_sums.SPECIALS * extent.has_specials)
     adds = [
         field in fields and field_words.is_invertible(op)
         for field, op in zip(of, layout.ops.tolist(), strict=True)

@@ -53,7 +53,7 @@ from icestream.operators.lifetimes.changes import (
     with_column,
 )
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
-from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import (
     CountedIntervals,
     TimeSegments,
@@ -76,6 +76,7 @@ from icestream.operators.lifetimes.rows_by_group import (
     located,
 )
 from icestream.state.groups.spec import GroupRows, Groups, Wear
+from icestream.state.identities import numbered
 
 _RANK = "__rank"
 _BEST = np.int64(2**63 - 1)

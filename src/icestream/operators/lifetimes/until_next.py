@@ -34,7 +34,7 @@ from icestream.operators.lifetimes.changes import (
     column_of,
     payload_of,
 )
-from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
@@ -44,6 +44,7 @@ from icestream.operators.lifetimes.revisable_output import (
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
 from icestream.plan.windows.frame import Frame
 from icestream.state.groups.spec import Groups
+from icestream.state.identities import numbered
 
 #: the frame in which an event is alone
 _ALONE = Frame(rows=1)

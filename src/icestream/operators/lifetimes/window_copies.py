@@ -37,10 +37,11 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
     with_column,
 )
-from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.consolidate import identities
 from icestream.plan.windows.frame import GROUPING_ID
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
+from icestream.state.identities import numbered
 
 #: column with start and end of the window of a copy, and with the time of an event in a frame
 WINDOW = "__window"

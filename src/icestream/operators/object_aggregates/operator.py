@@ -40,8 +40,8 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.columns import window_column
-from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.logged_operator import LoggedOperator, once
 from icestream.operators.object_aggregates.assembly import WORK, Assembly
 from icestream.operators.object_aggregates.directory import SLICE, NodeDirectory, Slices

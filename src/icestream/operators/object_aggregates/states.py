@@ -25,11 +25,11 @@ from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.field_words import combine_sorted
 from icestream.operators.aggregates.aggregate import Aggregate, AggregateSpec
 from icestream.operators.bad_rows import BadRows
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.exact_rows import ExactRows, rows_with_sums, sums_column
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_fields, measured
-from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.object_aggregates.functions import failed_rows, function_of, is_object
 from icestream.operators.object_aggregates.protocol import ObjectFunction
 from icestream.operators.object_aggregates.ragged import owners

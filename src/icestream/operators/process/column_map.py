@@ -23,6 +23,8 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask
 from icestream.core.errors import DefinitionError
+from icestream.operators.equal_rows import slice_bounds
+from icestream.operators.lifetimes.changes import taken
 from icestream.operators.process.column_state import (
     ColumnVariable,
     PortionContext,
@@ -31,7 +33,7 @@ from icestream.operators.process.column_state import (
     until,
 )
 from icestream.operators.process.declarations import EXPIRY, GONE, MapState
-from icestream.operators.process.grouping import ends_of_runs, last_puts, take
+from icestream.operators.process.grouping import last_puts
 from icestream.operators.process.stored_state import with_expiry
 from icestream.state.groups.spec import GroupRows
 from icestream.state.keys import KeyCodec
@@ -65,7 +67,7 @@ class MapColumns(ColumnVariable):
         owners, rows = self._current()
         numbers = self._stage.numbers(owners)
         chosen = np.flatnonzero(numbers >= 0)
-        rows = take(rows, chosen)
+        rows = taken(rows, chosen)
         return numbers[chosen], rows.select(self._keys.names), rows.select(self._values.names)
 
     def get(self, group: Any, keys: Any) -> tuple[Mask, pa.RecordBatch]:
@@ -146,8 +148,8 @@ class MapColumns(ColumnVariable):
         )
         id_high, id_low = (np.concatenate(part) for part in zip(known, asked, strict=True))
         order = np.lexsort((id_low, id_high, everyone))
-        first, _ = ends_of_runs(everyone[order], id_high[order], id_low[order])
-        leader = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
+        bounds = slice_bounds(everyone[order], id_high[order], id_low[order])
+        leader = np.repeat(order[bounds[:-1]], np.diff(bounds))
         found = np.empty(len(order), dtype=np.int64)
         found[order] = np.where(leader < count, leader, -1)
         return found[count:]

@@ -19,7 +19,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.lifetimes.changes import changes_of
+from icestream.operators.lifetimes.changes import changes_of, taken
 from icestream.operators.process.column_map import MapColumns
 from icestream.operators.process.column_state import (
     ColumnVariable,
@@ -35,7 +35,7 @@ from icestream.operators.process.declarations import (
     TableState,
     ValueState,
 )
-from icestream.operators.process.grouping import GroupPortion, take
+from icestream.operators.process.grouping import GroupPortion
 from icestream.operators.process.output import (
     TIMES,
     fitted,
@@ -207,7 +207,7 @@ class _Work:
         self.stage.focus, self.stage.now = focus, at[first]
         self.timers.note(focus, at[first], DELETE)
         timers = ColumnTimers(self.timers, self.stage, at[first])
-        return DueBatch(take(keys, focus), at[first], timers, self.stage.watermark)
+        return DueBatch(taken(keys, focus), at[first], timers, self.stage.watermark)
 
 
 def _variable(stage: PortionContext, number: int, name: str, declared: Declared) -> ColumnVariable:

@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
+from icestream.operators.lifetimes.changes import taken
 from icestream.operators.process.declarations import Declared
-from icestream.operators.process.grouping import take
 from icestream.operators.process.stored_state import StoredVariable, with_expiry
 from icestream.operators.process.values import shown
 from icestream.state.groups.spec import GroupRows, Groups
@@ -152,7 +152,7 @@ class ValueColumns(ColumnVariable):
         """Return a row for each group, with nulls where there is none."""
         rows, which = self._all()
         if (which >= 0).all():
-            return take(rows, which).select(self.schema.names)
+            return taken(rows, which).select(self.schema.names)
         index = pa.array(np.maximum(which, 0), mask=which < 0)
         arrays = [rows.column(name).take(index) for name in self.schema.names]
         fields = [field.with_nullable(True) for field in self.schema]
@@ -163,9 +163,9 @@ class ValueColumns(ColumnVariable):
         rows, which = self._all()
         there = which >= 0
         if there.all():
-            rows = take(rows, which)
+            rows = taken(rows, which)
             return {name: _filled(rows.column(name), fill) for name in self.schema.names}
-        rows, positions, found = take(rows, which[there]), np.flatnonzero(there), {}
+        rows, positions, found = taken(rows, which[there]), np.flatnonzero(there), {}
         kinds = set(self.schema.types)
         fills = {kind: _filled(pa.array([fill], type=kind), fill) for kind in kinds}
         for number, (name, kind) in enumerate(
@@ -201,7 +201,7 @@ class ValueColumns(ColumnVariable):
         if not positions.size:
             return
         which = self._which[positions]
-        rows = take(self._joined(self._written), which[which >= 0])
+        rows = taken(self._joined(self._written), which[which >= 0])
         self._write(positions, positions[which >= 0], rows)
 
     def _all(self) -> tuple[pa.RecordBatch, Ints]:
@@ -285,4 +285,4 @@ class RowColumns(ColumnVariable):
         numbers = self._stage.numbers(owners)
         chosen = np.flatnonzero(counts & (numbers >= 0))
         picked = chosen[np.argsort(numbers[chosen], kind="stable")]
-        return numbers[picked], take(rows, picked)
+        return numbers[picked], taken(rows, picked)

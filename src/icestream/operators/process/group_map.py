@@ -26,9 +26,10 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
+from icestream.operators.lifetimes.changes import taken
 from icestream.operators.process.declarations import GONE, MapState
 from icestream.operators.process.group_state import GroupContext, GroupVariable
-from icestream.operators.process.grouping import kinds_of_puts, take
+from icestream.operators.process.grouping import kinds_of_puts
 from icestream.operators.process.stored_state import living, with_expiry
 from icestream.operators.process.values import Row, RowCoder, decoded
 from icestream.state.groups.spec import GroupPieces, GroupRows
@@ -57,7 +58,7 @@ class _LargeMap:
         id_high, id_low = self._map.codec.identify(self._map.batch_of(key))
         self._load(int(self._parts.place(id_high)[0]))
         found = np.flatnonzero((self._ids[0] == id_high) & (self._ids[1] == id_low))
-        for _, entry in self._map.entries(take(self._rows, found[-1:])):
+        for _, entry in self._map.entries(taken(self._rows, found[-1:])):
             return None if entry[0] is None else entry
         return None
 

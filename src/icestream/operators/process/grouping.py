@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.arrays import Ids, Ints, Slots
 from icestream.kernels.ranges import numbers_of
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
-from icestream.operators.folding.sorted_runs import slice_bounds
-from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
+from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of, taken
 from icestream.state.groups.directory import slot_order
 from icestream.state.groups.spec import GroupRows, Groups
 from icestream.state.keys import KeyCodec
@@ -117,7 +117,7 @@ def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Ite
     for part in groups.portions(slots) if len(slots) else ():
         starts, mine = _ranges(bounds, slots, part)
         picked = rows[mine]
-        events = take(payload, picked)
+        events = taken(payload, picked)
         yield GroupPortion(part, starts, events, times[picked], ends[picked], diffs[picked])
 
 
@@ -142,13 +142,6 @@ def _by_slot(located: Slots, begins: Ints, times: Ints) -> tuple[Ints, Slots, In
     return rows, ordered[bounds[:-1]], bounds
 
 
-def take(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
-    """Return some rows of grouped changes, or the batch itself if these are all rows in order."""
-    if len(rows) == batch.num_rows and np.array_equal(rows, np.arange(len(rows))):
-        return batch
-    return batch.take(pa.array(rows))
-
-
 def _ranges(bounds: Ints, every: Slots, some: Slots) -> tuple[Ints, Any]:
     """Return the starts of the concatenated ranges of some groups, and an index of their rows."""
     if len(some) == len(every):
@@ -170,22 +163,13 @@ def last_puts(found: GroupRows, keys: KeyCodec, gone: str) -> GroupRows:
     owners, rows = found.owners, found.rows
     id_high, id_low = keys.identify(rows.select(keys.schema.names))
     order = np.lexsort((id_low, id_high, owners))
-    _, last = ends_of_runs(owners[order], id_high[order], id_low[order])
+    last = slice_bounds(owners[order], id_high[order], id_low[order])[1:] - 1
     chosen = order[last]
     chosen = chosen[~np.asarray(rows.column(gone).to_numpy(zero_copy_only=False))[chosen]]
     chosen = chosen[np.lexsort((chosen, owners[chosen]))]
-    return GroupRows(owners[chosen], take(rows, chosen))
+    return GroupRows(owners[chosen], taken(rows, chosen))
 
 
 def kinds_of_puts(rows: pa.RecordBatch, keys: KeyCodec) -> Ids:
     """Return, by group, equal ids for puts of a map under one key."""
     return keys.identify(rows.select(keys.schema.names))[0]
-
-
-def ends_of_runs(owners: Ints, id_high: Ids, id_low: Ids) -> tuple[Mask, Mask]:
-    """Return which of the sorted (group, key) pairs are the first and the last of equal ones."""
-    differs = np.ones(len(owners) + 1, dtype=np.bool_)
-    differs[1:-1] = (
-        (owners[1:] != owners[:-1]) | (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
-    )
-    return differs[:-1], differs[1:]

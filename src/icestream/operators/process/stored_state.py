@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import Micros
+from icestream.operators.lifetimes.changes import taken
 from icestream.operators.process.declarations import EXPIRY, Declared
-from icestream.operators.process.grouping import take
 from icestream.state.groups.spec import GroupRows, Groups
 
 
@@ -68,7 +68,7 @@ class StoredVariable(ABC):
         if len(anew):
             picked = np.flatnonzero(again)
             picked = picked[np.argsort(each[picked], kind="stable")]
-            found = GroupRows(np.searchsorted(anew, each[picked]), take(rows, picked))
+            found = GroupRows(np.searchsorted(anew, each[picked]), taken(rows, picked))
             groups.store().rewrite(self._number, groups.slots[anew], found)
         if not again.all():
             more = rows if not again.any() else rows.filter(pa.array(~again))

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from icestream.kernels.fold import routes_of
 from icestream.operators.dataflow.sorted_changes import by_group
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.fold import ID_HIGH_COLUMN
-from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.runtime.exchange.parcels import ExchangeWriter
 from icestream.state.files import Files
 

@@ -28,9 +28,9 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.dataflow.sorted_changes import between, by_group, first_and_last
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.exact_rows import ExactRows, packed, unpacked
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
-from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.lifetimes.changes import LE, column_of
 from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.writer import TableWriters
@@ -41,7 +41,7 @@ from icestream.state.log.reader import SegmentReader
 from icestream.state.log.segments import segment_name
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.stores.bucket import REQUESTS
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.attempts import epoch_of, new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS
 from icestream.state.versions.table_files import LATE_VIEW, TableFile

@@ -55,7 +55,7 @@ from icestream.runtime.tables.layout import (
 )
 from icestream.runtime.tables.sink_log import SinkLog
 from icestream.runtime.tables.writer import TableWriter
-from icestream.state.stores.files import store_scheme
+from icestream.state.stores.bucket import store_scheme
 from icestream.state.versions.table_files import TableFile
 
 #: codecs by the names of Spark, with the names of pyarrow

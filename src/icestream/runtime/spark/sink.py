@@ -54,7 +54,7 @@ from icestream.runtime.tables.upsert_table import UpsertTable
 from icestream.runtime.tables.writer import TableWriter, read_back, with_columns
 from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import Files
-from icestream.state.stores.files import store_scheme
+from icestream.state.stores.bucket import store_scheme
 from icestream.state.versions.table_files import TableFile
 
 #: formats that Spark's file sink writes

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.runtime.tables.layout import TableLayout, TableStorage
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.table_files import TableFile
 
 #: times that a transaction is tried, each time after another writer's

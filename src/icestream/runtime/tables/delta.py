@@ -39,7 +39,7 @@ from icestream.runtime.tables.append_table import (
 from icestream.runtime.tables.layout import TableLayout, TableTarget, can_partition
 from icestream.runtime.tables.upsert_table import UpsertTable
 from icestream.state.stores.bucket import plain_endpoint
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.table_files import TableFile
 
 #: files that are looked for at the same time

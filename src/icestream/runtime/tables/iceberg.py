@@ -40,8 +40,7 @@ from icestream.runtime.tables.append_table import (
 )
 from icestream.runtime.tables.layout import TableLayout, TableTarget
 from icestream.runtime.tables.upsert_table import CHANGE, UpsertTable
-from icestream.state.stores.bucket import SCHEMES
-from icestream.state.stores.files import store_scheme
+from icestream.state.stores.bucket import SCHEMES, store_scheme
 from icestream.state.versions.table_files import TableFile
 
 #: options that start with it are properties of the catalogue

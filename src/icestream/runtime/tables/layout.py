@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from icestream.core.units import parse_bytes
 from icestream.state.files import Files, LocalFiles
-from icestream.state.stores.files import StoreFiles, store_scheme
+from icestream.state.stores.bucket import store_scheme
+from icestream.state.stores.store_files import StoreFiles
 from icestream.state.versions.table_files import TableFileName
 
 #: bytes after which a task starts another file, by default

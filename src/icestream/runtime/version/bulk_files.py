@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from icestream.state.files import Files, LocalFiles
 from icestream.state.stores.bucket import NAMES_AT_ONCE, REQUESTS
-from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.store_files import StoreFiles
 
 Result = TypeVar("Result")
 

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.arrays import Floats
-from icestream.sql.expressions import decimals
-from icestream.sql.expressions.decimals import valid
+from icestream.sql.expressions import decimal_arithmetic as decimals
+from icestream.sql.expressions.decimal_arithmetic import valid
 from icestream.sql.expressions.evaluation import Datum, Kernel, as_array
 from icestream.sql.expressions.types import BIGINT, DOUBLE
 

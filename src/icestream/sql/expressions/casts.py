@@ -22,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sql.expressions import decimals, time_arrays
-from icestream.sql.expressions.decimals import valid
+from icestream.sql.expressions import decimal_arithmetic as decimals
+from icestream.sql.expressions import time_arrays
+from icestream.sql.expressions.decimal_arithmetic import valid
 from icestream.sql.expressions.types import (
     BOOLEAN,
     DATE,

@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sql.expressions import arithmetic, comparison, decimals, tree, types
+from icestream.sql.expressions import arithmetic, comparison, tree, types
+from icestream.sql.expressions import decimal_arithmetic as decimals
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
 from icestream.sql.expressions.evaluation import CaseValue, Coalesce, Constant, Kernel, Value
 from icestream.sql.expressions.operators import (
@@ -65,7 +66,10 @@ def _cut(mode: str) -> Builder:
         if types.is_decimal(value.type):
             kind = types.decimal_type(value.type.precision - value.type.scale + 1, 0)
             return ctx.call(
-                node, kind, partial(decimals.rounded, places=0, mode=mode, kind=kind), args
+                node,
+                kind,
+                partial(decimals.rounded, places=0, mode=mode, kind=kind),
+                args,
             )
         value = ctx.to(node.args[0], value, DOUBLE, "a number")
         fails = (OVERFLOW, "a BIGINT ends at 2**63; do not round larger numbers")

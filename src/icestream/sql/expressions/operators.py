@@ -16,7 +16,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sql.expressions import arithmetic, decimals, tree, types
+from icestream.sql.expressions import arithmetic, tree, types
+from icestream.sql.expressions import decimal_arithmetic as decimals
 from icestream.sql.expressions.comparison import COMPARISONS, among
 from icestream.sql.expressions.context import OVERFLOW, Context, Fails, on_arrays
 from icestream.sql.expressions.evaluation import Constant, Kernel, Logic, Value

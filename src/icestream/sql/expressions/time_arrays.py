@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from icestream.core.arrays import Ints
 from icestream.core.times import DAY
-from icestream.sql.expressions.decimals import valid
+from icestream.sql.expressions.decimal_arithmetic import valid
 from icestream.sql.expressions.types import DATE, INT, NTZ, is_zoned
 
 _SECOND = 1_000_000

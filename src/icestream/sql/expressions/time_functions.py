@@ -18,8 +18,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from icestream.sql.expressions import decimals, tree, types
+from icestream.sql.expressions import decimal_arithmetic as decimals
 from icestream.sql.expressions import time_arrays as times
+from icestream.sql.expressions import tree, types
 from icestream.sql.expressions.arithmetic import whole
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
 from icestream.sql.expressions.evaluation import Value

@@ -18,7 +18,8 @@ from functools import partial
 import pyarrow as pa
 
 from icestream.core.times import DAY
-from icestream.sql.expressions import arithmetic, decimals, time_arrays, tree, types
+from icestream.sql.expressions import arithmetic, time_arrays, tree, types
+from icestream.sql.expressions import decimal_arithmetic as decimals
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
 from icestream.sql.expressions.evaluation import Kernel, Value
 from icestream.sql.expressions.types import BIGINT, DATE, INT, INTERVAL, TIMESTAMP

@@ -101,7 +101,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def decimal_type(precision: int, scale: int) -> pa.Decimal128Type:
-    """Return a decimal type; beyond 38 digits it has fewer fractional ones, at least six."""
+    """Return the type of decimals of a precision and scale, cut to 38 digits by Spark's rule."""
     if precision > DIGITS:
         ahead = precision - scale
         precision, scale = DIGITS, max(DIGITS - ahead, min(scale, _LEAST_PLACES))

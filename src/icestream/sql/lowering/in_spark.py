@@ -34,8 +34,8 @@ from pyspark.sql.types import (
 )
 from sqlglot import exp
 
+from icestream.api.columns import quoted, reason_of, reasons_alone
 from icestream.api.stream import Stream
-from icestream.api.words import quoted, reason_of, reasons_alone
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.core.times import Micros
@@ -127,7 +127,7 @@ class Staged:
 
 
 def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
-    """Return the rows of a source that Spark stages, under the names of a scan."""
+    """Lower a scan to rows that Spark computes, under the names of a statement."""
 
     def renamed(frame: DataFrame) -> list[Column]:
         return [sf.col(quoted(name)).alias(column) for name, column in scan.named.items()]
@@ -233,7 +233,7 @@ def _reads(node: exp.Expr, names: Collection[str]) -> bool:
 
 
 def joined(join: Join, rows: Staged, table: Static) -> Staged:
-    """Join a staged stream with a static table, in Spark."""
+    """Lower a join of a stream with a static table to one that Spark computes."""
     rows = copied(rows)
     condition = sf.expr(written(all_of(join.on))) if join.on else sf.lit(True)
     kind = _KINDS[join.kind]
@@ -242,7 +242,7 @@ def joined(join: Join, rows: Staged, table: Static) -> Staged:
 
 
 def with_copies(table: WindowTable, rows: Staged) -> Staged:
-    """Copy staged rows in Spark, once for each window; their instant is the window's end."""
+    """Lower a window to copies of rows made by Spark, whose instant is the window's end."""
     assert isinstance(table.window, TimeWindow)
     edges = {table.start: "start", table.end: "end"}
     ahead = rows.ahead + table.window.size
@@ -253,7 +253,7 @@ def with_copies(table: WindowTable, rows: Staged) -> Staged:
 
 
 def copied(rows: Staged, by: str = TIME) -> Staged:
-    """Return staged rows whose copies in windows Spark makes."""
+    """Lower windows of a statement to copies of rows that Spark makes."""
     window, time = rows.window, quoted(by)
     if window is None:
         return rows
@@ -277,7 +277,7 @@ def copied(rows: Staged, by: str = TIME) -> Staged:
 
 
 def by_processing_time(rows: Staged, time: str) -> Staged:
-    """Return the rows with a column of processing times as their event time."""
+    """Lower a window over processing time: a column of Spark gives the event time."""
     stamped = rows.changed(lambda frame: frame.withColumn(TIME, sf.col(time)))
     parts = tuple(replace(part, slack=0) for part in stamped.stream._parts)
     return replace(stamped, stream=Stream(parts))

@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from sqlglot import exp
 
+from icestream.api.columns import quoted
 from icestream.api.event_joins import matched
 from icestream.api.events import Events
 from icestream.api.result import Result
 from icestream.api.stream import Stream
-from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
@@ -39,10 +39,10 @@ from icestream.sql.lowering import in_spark, with_state
 from icestream.sql.lowering.in_spark import Staged, Static, located
 from icestream.sql.lowering.windows import built
 from icestream.sql.lowering.with_state import Flowing, temporary
-from icestream.sql.relations.changing_frames import needs_later_rows, over_changing
 from icestream.sql.relations.conditions import all_of, join_conditions
 from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.names import reference
+from icestream.sql.relations.over_changing_rows import needs_later_rows, over_changing
 from icestream.sql.relations.rules import sets_expanded, simplified
 from icestream.sql.relations.times import (
     TimeBounds,
@@ -86,7 +86,7 @@ def lowered(
     sources: Mapping[str, Stream | DataFrame],
     own: Mapping[str, UserAggregate],
 ) -> Result | Events | DataFrame:
-    """Return the query that computes a statement: windows, events, or a frame of Spark."""
+    """Lower a statement to the query that computes it: windows, events, or a frame of Spark."""
     with_state.number_names_anew()
     relation = simplified(query.relation)
     if not _zone(sources).startswith(("UTC", "+", "-")):
@@ -551,7 +551,7 @@ def _common_types(kinds: Sequence[Sequence[str]]) -> list[str]:
 
 
 def timed(table: WindowTable, rows: Staged, text: Text) -> Staged:
-    """Return the rows of a window by its time: the stream's own, or processing time."""
+    """Lower the time of a window of a statement: the stream's own, or processing time."""
     if table.time == time_of(table.input):
         return rows
     made_of = origin(table.input, table.time)

@@ -18,10 +18,10 @@ from pyspark.sql import functions as sf
 from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
+from icestream.api.columns import quoted
 from icestream.api.functions import AggregateExpression
 from icestream.api.result import Result, Windowed
 from icestream.api.stream import Stream
-from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate

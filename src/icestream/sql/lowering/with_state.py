@@ -54,7 +54,7 @@ def number_names_anew() -> None:
 
 
 def temporary(name: str) -> str:
-    """Return a name that no other column of the statement has."""
+    """Return a name for a column that no other column of the SQL statement has."""
     return f"t{next(_NUMBERS.get())}_{name}"
 
 
@@ -72,7 +72,7 @@ class Flowing:
 
 
 def flowing(rows: Staged, whole: Callable[[str], Events]) -> Flowing:
-    """Return staged rows as events, made of those of the `whole` source where that is possible."""
+    """Lower rows that Spark computes to events, where possible of the `whole` source."""
     if rows.source is None:
         events = rows.stream.events().select(*(rows.sent or _NO_COLUMNS), *rows.hidden[1:])
     else:

@@ -21,6 +21,7 @@ from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.conditions import parts_of
 from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.expressions import filtered, own_nodes
+from icestream.sql.relations.group_windows import read_window, window_call
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
@@ -32,7 +33,6 @@ from icestream.sql.relations.names import (
 )
 from icestream.sql.relations.nested import NestedReader, RowsBeside, beside
 from icestream.sql.relations.tree import Grouped, Project, Relation, TimeWindow, WindowTable, bare
-from icestream.sql.relations.window_calls import read_window, window_call
 from icestream.sql.statements.aggregates import AggregateCall, called
 from icestream.sql.statements.dialect import written
 from icestream.sql.statements.grouping_sets import read_grouping

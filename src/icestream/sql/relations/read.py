@@ -22,7 +22,7 @@ from icestream.plan.windows.frame import Frame
 from icestream.sql.relations.brackets import BRACKETS, Brackets, read_brackets
 from icestream.sql.relations.conditions import parts_of
 from icestream.sql.relations.definitions import Definitions, Functions, NamedRelation, ViewText
-from icestream.sql.relations.frames import with_named_windows
+from icestream.sql.relations.group_windows import read_window, window_call
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
@@ -30,6 +30,7 @@ from icestream.sql.relations.names import (
     reference,
     resolved,
 )
+from icestream.sql.relations.over_calls import with_named_windows
 from icestream.sql.relations.select_list import SelectReader
 from icestream.sql.relations.times import time_of
 from icestream.sql.relations.tree import (
@@ -44,7 +45,6 @@ from icestream.sql.relations.tree import (
     WindowTable,
     walk,
 )
-from icestream.sql.relations.window_calls import read_window, window_call
 from icestream.sql.statements.aggregates import AggregateCall, called
 from icestream.sql.statements.dialect import PARTITION
 from icestream.sql.statements.tokens import Text

@@ -21,9 +21,9 @@ from dataclasses import replace
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.relations.changing_frames import needs_later_rows, over_changing
 from icestream.sql.relations.conditions import join_conditions, split
 from icestream.sql.relations.names import reference
+from icestream.sql.relations.over_changing_rows import needs_later_rows, over_changing
 from icestream.sql.relations.times import is_changing, time_of
 from icestream.sql.relations.tree import (
     Conditions,

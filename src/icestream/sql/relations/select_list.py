@@ -15,7 +15,6 @@ from sqlglot import exp
 
 from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.definitions import NamedRelation
-from icestream.sql.relations.frames import of_numbered, read_over
 from icestream.sql.relations.group_by import GroupReader, SelectItem, windows_of
 from icestream.sql.relations.names import (
     ColumnScope,
@@ -26,6 +25,7 @@ from icestream.sql.relations.names import (
     unknown_column,
 )
 from icestream.sql.relations.nested import beside
+from icestream.sql.relations.over_calls import of_numbered, read_over
 from icestream.sql.relations.times import time_of
 from icestream.sql.relations.tree import Grouped, Over, OverCall, Project, Relation, SortKey, Top
 from icestream.sql.statements.aggregates import AggregateCall, called

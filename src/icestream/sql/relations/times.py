@@ -27,6 +27,7 @@ from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import DAY, Micros
+from icestream.sql.relations.group_windows import interval_of
 from icestream.sql.relations.tree import (
     Filter,
     Grouped,
@@ -43,7 +44,6 @@ from icestream.sql.relations.tree import (
     is_static,
     reads_only,
 )
-from icestream.sql.relations.window_calls import interval_of
 
 
 def time_of(relation: Relation) -> str | None:

@@ -380,3 +380,9 @@ def plain_endpoint(config: Mapping[str, str]) -> bool:
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
     given = (*config.items(), *((name, os.environ.get(name, "")) for name in names))
     return any("endpoint" in k.lower() and v.startswith("http://") for k, v in given)
+
+
+def store_scheme(location: str) -> str | None:
+    """Return the scheme of an object store's URI; None if this is none."""
+    scheme = urlsplit(location).scheme
+    return scheme if scheme in SCHEMES else None

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
 from icestream.kernels.fold import routes_of
-from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.latest.coalescing import ORIGIN, NewestUpdates, UpdateCoalescer
-from icestream.operators.latest.identities import identity_of
+from icestream.operators.latest.newest_updates import identity_of
 from icestream.plan.nodes.queries import SOURCE
 from icestream.plan.nodes.updates import Updates, column
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport

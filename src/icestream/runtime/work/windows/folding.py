@@ -27,11 +27,12 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.kernels.fold import routes_of
-from icestream.operators.dataflow.sorted_changes import taken
+from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, EntryRun, EntryTable
-from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
+from icestream.operators.folding.sorted_runs import sorted_run
+from icestream.operators.lifetimes.changes import taken
 from icestream.operators.object_aggregates.states import States
 from icestream.plan.grid.lower import liftable, tuple_keys, whole_stream, window_spec
 from icestream.plan.nodes.queries import TIME, Plan

@@ -1,6 +1,6 @@
 """Sums of doubles as bytes of the log: the significant bytes of a number, and their position.
 
-Idea: a number of `fixed_point` is written as a two's complement without the zero bytes below and
+Idea: a number of `double_sums` is written as a two's complement without the zero bytes below and
 the sign bytes above it, behind a head with its position, its size, and whether counts of infinities
 and NaN follow.
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from icestream.core.arrays import Bytes, Ints, Table, Words
 from icestream.kernels.compile import kernel, lean_kernel
-from icestream.kernels.fixed_point import (
+from icestream.kernels.double_sums import (
     COUNT,
     DIGITS,
     FIRST,

@@ -20,6 +20,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from icestream.api.column_text import sql_text
+from icestream.api.columns import column_names
+from icestream.api.dataframe_methods import ColumnMethods, GroupMethods
 from icestream.api.event_joins import (
     Within,
     bounds_of,
@@ -35,7 +37,6 @@ from icestream.api.event_joins import (
 from icestream.api.functions import AggregateExpression, count
 from icestream.api.query_warnings import warn_of_instants
 from icestream.api.table_joins import beside_table
-from icestream.api.words import ColumnWords, GroupWords, column_names
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.lifetimes.first_events import FirstEvents
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from icestream.api.events import Events
 
 
-class StreamWords(ColumnWords):
+class StreamMethods(ColumnMethods):
     """What has events: a stream, a result, and events themselves."""
 
     @abstractmethod
@@ -83,7 +84,7 @@ class StreamWords(ColumnWords):
             lambda group: group._applied(operator, text, grows=True),
         )
 
-    def union(self, other: StreamWords) -> Events:
+    def union(self, other: StreamMethods) -> Events:
         """Return the events of both streams; their columns must agree.
 
         Examples:
@@ -161,7 +162,7 @@ class StreamWords(ColumnWords):
         self,
         keys: str | Column | Sequence[str | Column],
         apply: Callable[..., Events],
-        *others: StreamWords,
+        *others: StreamMethods,
     ) -> Events:
         """Compute a sub-query for each group.
 
@@ -245,7 +246,7 @@ class StreamWords(ColumnWords):
         """
         if isinstance(other, DataFrame):
             return beside_table(self.events(), other, on, how)
-        mine, theirs = self.events(), other.events() if isinstance(other, StreamWords) else other
+        mine, theirs = self.events(), other.events() if isinstance(other, StreamMethods) else other
         streams = mine._together([theirs], "join")
         where = condition_on(streams, where)
         if on is not None:
@@ -269,7 +270,7 @@ class StreamWords(ColumnWords):
 
 
 @dataclass(frozen=True)
-class GroupedEvents(GroupWords):
+class GroupedEvents(GroupMethods):
     """Events by group.
 
     Examples:
@@ -298,7 +299,7 @@ class GroupedEvents(GroupWords):
         """
         return self.agg(count().alias("count"))
 
-    def apply(self, apply: Callable[..., Events], *others: StreamWords) -> Events:
+    def apply(self, apply: Callable[..., Events], *others: StreamMethods) -> Events:
         """Compute a sub-query for each group; see `Events.groupApply`.
 
         Examples:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.sql.expressions import decimals
+from icestream.sql.expressions import decimal_arithmetic as decimals
 
 EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
 WIDE = pa.decimal128(38, 10)
@@ -59,12 +59,21 @@ def test_parity_unscaled_and_packed_are_inverse_on_slices(precision: int) -> Non
 
 def test_decimals_that_do_not_fit_are_null() -> None:
     big = pa.array([Decimal(10**37), Decimal(1)], pa.decimal128(38, 0))
-    assert decimals.multiply(big, big, pa.decimal128(38, 0)).to_pylist() == [None, Decimal(1)]
+    assert decimals.multiply(big, big, pa.decimal128(38, 0)).to_pylist() == [
+        None,
+        Decimal(1),
+    ]
     assert decimals.cast(big, pa.decimal128(5, 2)).to_pylist() == [None, Decimal("1.00")]
     assert decimals.truncated(big, pa.int64()).to_pylist() == [None, 1]
     zero = pa.array([Decimal(0), Decimal(2)], pa.decimal128(3, 0))
-    assert decimals.divide(big, zero, pa.decimal128(5, 1)).to_pylist() == [None, Decimal("0.5")]
-    assert decimals.remainder(zero, zero, pa.decimal128(3, 0)).to_pylist() == [None, Decimal(0)]
+    assert decimals.divide(big, zero, pa.decimal128(5, 1)).to_pylist() == [
+        None,
+        Decimal("0.5"),
+    ]
+    assert decimals.remainder(zero, zero, pa.decimal128(3, 0)).to_pylist() == [
+        None,
+        Decimal(0),
+    ]
 
 
 def test_text_of_digits_becomes_a_decimal_of_any_size() -> None:

@@ -35,7 +35,7 @@ from urllib.parse import urlsplit
 
 from icestream.core.errors import DefinitionError
 from icestream.state.files import Files, LocalFiles, NewFile, OpenFile, storage_error
-from icestream.state.stores.bucket import CHUNK, SCHEMES, Bucket, open_bucket
+from icestream.state.stores.bucket import CHUNK, SCHEMES, Bucket, open_bucket, store_scheme
 from icestream.state.stores.copies import LIMIT, Copy, LocalCopies, NewCopy
 from icestream.state.stores.packs import OpenMember, PackedFile, directory, members_of, pack_of
 
@@ -409,12 +409,6 @@ class _StoredObject(OpenFile):
         self._open = {}
         self._fetched = None
         self._closed = True
-
-
-def store_scheme(location: str) -> str | None:
-    """Return the scheme of an object store's URI; None if this is none."""
-    scheme = urlsplit(location).scheme
-    return scheme if scheme in SCHEMES else None
 
 
 def files_at(location: str) -> Files:

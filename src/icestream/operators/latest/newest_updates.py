@@ -1,4 +1,4 @@
-"""Sets of keys by their identity, over whole arrays."""
+"""The newest update of each key, over whole arrays."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
 from icestream.kernels.hashing import START_HIGH, START_LOW
-from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.payload_identity import identified
-
-
-def places_among(id_high: Ids, id_low: Ids, others_id_high: Ids, others_id_low: Ids) -> Ints:
-    """Return the position of each key's identity among distinct others, or -1 if missing."""
-    numbers, heads = numbered(
-        np.concatenate([others_id_high, id_high]), np.concatenate([others_id_low, id_low])
-    )
-    place = np.full(len(heads), -1, dtype=np.int64)
-    place[numbers[: len(others_id_high)]] = np.arange(len(others_id_high))
-    return place[numbers[len(others_id_high) :]]
+from icestream.state.identities import numbered
 
 
 def newest(

@@ -1,4 +1,4 @@
-"""The obvious versions of the kernels in `icestream.kernels.fixed_point`, with fractions."""
+"""The obvious versions of the kernels in `icestream.kernels.double_sums`, with fractions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 from icestream.core.arrays import Ints
-from icestream.kernels.fixed_point import DIGITS, ORIGIN, SPECIALS
+from icestream.kernels.double_sums import DIGITS, ORIGIN, SPECIALS
 
 
 def number_reference(row: Ints) -> Fraction:

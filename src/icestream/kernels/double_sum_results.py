@@ -1,6 +1,6 @@
 """The doubles next to exact sums, means, quotients and spreads.
 
-Idea: the digits of a number (`fixed_point`) become 32-bit halves, with which long integers are
+Idea: the digits of a number (`double_sums`) become 32-bit halves, with which long integers are
 multiplied, subtracted and divided as on paper; the first 53 bits of the result are rounded once.
 
 Invariants:
@@ -20,7 +20,7 @@ import numpy as np
 
 from icestream.core.arrays import Floats, Ints, Table, Words
 from icestream.kernels.compile import kernel, lean_kernel
-from icestream.kernels.fixed_point import (
+from icestream.kernels.double_sums import (
     COUNT,
     DIGITS,
     FIRST,

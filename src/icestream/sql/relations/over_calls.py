@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from sqlglot import exp
 
 from icestream.core.text_errors import guess
+from icestream.sql.relations.group_windows import interval_of
 from icestream.sql.relations.names import reference
 from icestream.sql.relations.tree import OverCall
-from icestream.sql.relations.window_calls import interval_of
 from icestream.sql.statements.aggregates import AggregateCall, CallReader, called
 from icestream.sql.statements.dialect import written
 from icestream.sql.statements.tokens import Text
@@ -62,7 +62,7 @@ def _specified(node: exp.Window, known: Mapping[str, exp.Window], text: Text) ->
 def read_over(
     node: exp.Window, calls: CallReader, text: Text, read: Callable[[exp.Expr], exp.Expr]
 ) -> OverCall:
-    """Read a function over a frame; `read` resolves the names of an expression."""
+    """Read a call with OVER: its function, partition, frame; `read` resolves names."""
     order = node.args.get("order")
     keys = order.expressions if order is not None else []
     column = read(keys[0].this) if len(keys) == 1 else None

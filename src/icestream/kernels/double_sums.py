@@ -5,7 +5,7 @@ as *digits* to the base 2**64; digit n counts units of 2**(64 * n - ORIGIN). Dig
 is at least -2**63 and below 2**63. So the digits above and below a number are zero for negative
 numbers too, every number has exactly one form, and a table stores only the digits from `first` on
 that its numbers need. Widening a table adds columns of zeros. Infinities and NaN are counted in
-three words of their own. `fixed_point_bytes` writes numbers to the log, `fixed_point_results` turns
+three words of their own. `double_sum_bytes` writes numbers to the log, `double_sum_results` turns
 them into doubles again.
 
 Invariants:
@@ -226,7 +226,7 @@ def _add_number(
 
 
 @kernel
-def fold_doubles(table: Table, of: Ints, slots: Ints, x: Ints, valid: Mask) -> None:
+def add_doubles(table: Table, of: Ints, slots: Ints, x: Ints, valid: Mask) -> None:
     """Add doubles, given as bits, to the fixed-point sum `of` describes, each in its own row."""
     for i in range(x.size):
         if valid.size and not valid[i]:
@@ -270,8 +270,8 @@ def _special_product(x: np.int64, y: np.int64) -> int:
 
 
 @kernel
-def fold_products(table: Table, of: Ints, slots: Ints, x: Ints, y: Ints, valid: Mask) -> None:
-    """Add products of two columns to fixed-point sums, as `fold_doubles` adds values."""
+def add_products(table: Table, of: Ints, slots: Ints, x: Ints, y: Ints, valid: Mask) -> None:
+    """Add products of two columns to fixed-point sums, as `add_doubles` adds values."""
     for i in range(x.size):
         if valid.size and not valid[i]:
             continue

@@ -10,11 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels import fixed_point as fixed
-from icestream.kernels import fixed_point_bytes
-from icestream.kernels import fixed_point_results as results
+from icestream.kernels import double_sum_bytes, double_sums
+from icestream.kernels import double_sum_results as results
 from icestream.kernels.fold import ALL_VALID
-from tests.oracles.kernels.fixed_point import (
+from tests.oracles.kernels.double_sums import (
     digits_reference,
     nearest_reference,
     number_reference,
@@ -26,14 +25,14 @@ FLOATS = st.one_of(
     st.floats(-1e6, 1e6),
 )
 #: all digits of sums of 2**40 doubles or products
-WIDE = np.array([0, 0, fixed.DIGITS, fixed.DIGITS])
-WIDTH = fixed.DIGITS + fixed.SPECIALS
+WIDE = np.array([0, 0, double_sums.DIGITS, double_sums.DIGITS])
+WIDTH = double_sums.DIGITS + double_sums.SPECIALS
 
 
 def beside(number: int) -> Ints:
     """Describe the n-th of some sums that lie one behind the other in a row."""
     shift = number * WIDTH
-    return np.array([shift, 0, fixed.DIGITS, shift + fixed.DIGITS])
+    return np.array([shift, 0, double_sums.DIGITS, shift + double_sums.DIGITS])
 
 
 def bits_of(values: Sequence[float]) -> Ints:
@@ -45,7 +44,7 @@ def sums_of(columns: Sequence[Sequence[float]]) -> Table:
     table = np.zeros((len(columns), WIDTH), dtype=np.int64)
     for row, values in enumerate(columns):
         slots = np.full(len(values), row)
-        fixed.fold_doubles(table, WIDE, slots, bits_of(values), ALL_VALID)
+        double_sums.add_doubles(table, WIDE, slots, bits_of(values), ALL_VALID)
     return table
 
 
@@ -55,11 +54,11 @@ def sums_of(columns: Sequence[Sequence[float]]) -> Table:
 def test_oracle_digits_hold_the_exact_sum(added: list[float], taken: list[float]) -> None:
     table = sums_of([added, taken, taken])
     exact = sum(map(Fraction, added)) - sum(map(Fraction, taken))
-    fixed.take_digits(table, 0, 0, table, 1, 0, fixed.DIGITS)
+    double_sums.take_digits(table, 0, 0, table, 1, 0, double_sums.DIGITS)
     assert table[0].tolist() == digits_reference(exact)
-    fixed.negate_digits(table, 1, 0, fixed.DIGITS)
+    double_sums.negate_digits(table, 1, 0, double_sums.DIGITS)
     assert number_reference(table[1]) == -number_reference(table[2])
-    fixed.add_digits(table, 1, 0, table, 2, 0, fixed.DIGITS)
+    double_sums.add_digits(table, 1, 0, table, 2, 0, double_sums.DIGITS)
     assert not table[1].any()
 
 
@@ -70,11 +69,11 @@ def test_oracle_digits_next_to_their_limits(seed: int) -> None:
     table = np.zeros((6, WIDTH), dtype=np.int64)
     table[:, 10:14] = dice.choice(edges, (6, 4))
     numbers = [number_reference(row) for row in table]
-    fixed.add_digits(table, 0, 0, table, 1, 0, fixed.DIGITS)
-    fixed.take_digits(table, 2, 0, table, 3, 0, fixed.DIGITS)
-    fixed.negate_digits(table, 4, 0, fixed.DIGITS)
-    value = float(np.ldexp(dice.choice([-1.0, 1.0, -(2.0**53) + 1]), 640 + 64 - fixed.ORIGIN))
-    fixed.fold_doubles(table, WIDE, np.array([5]), bits_of([value]), ALL_VALID)
+    double_sums.add_digits(table, 0, 0, table, 1, 0, double_sums.DIGITS)
+    double_sums.take_digits(table, 2, 0, table, 3, 0, double_sums.DIGITS)
+    double_sums.negate_digits(table, 4, 0, double_sums.DIGITS)
+    value = float(np.ldexp(dice.choice([-1.0, 1.0, -(2.0**53) + 1]), 640 + 64 - double_sums.ORIGIN))
+    double_sums.add_doubles(table, WIDE, np.array([5]), bits_of([value]), ALL_VALID)
     assert table[0].tolist() == digits_reference(numbers[0] + numbers[1])
     assert table[2].tolist() == digits_reference(numbers[2] - numbers[3])
     assert table[4].tolist() == digits_reference(-numbers[4])
@@ -86,7 +85,7 @@ def test_oracle_digits_next_to_their_limits(seed: int) -> None:
 def test_oracle_products_are_added_up_exactly(pairs: list[tuple[float, float]]) -> None:
     table = np.zeros((1, WIDTH), dtype=np.int64)
     x, y = (bits_of([pair[at] for pair in pairs]) for at in range(2))
-    fixed.fold_products(table, WIDE, np.zeros(len(x), dtype=np.int64), x, y, ALL_VALID)
+    double_sums.add_products(table, WIDE, np.zeros(len(x), dtype=np.int64), x, y, ALL_VALID)
     assert table[0].tolist() == digits_reference(sum(Fraction(a) * Fraction(b) for a, b in pairs))
 
 
@@ -119,9 +118,9 @@ def test_oracle_spreads_are_rounded_once(pairs: list[tuple[float, float]]) -> No
     table = np.zeros((1, 3 * WIDTH), dtype=np.int64)
     places = [beside(number) for number in range(3)]
     zeros, out = np.zeros(len(x), dtype=np.int64), np.empty(1)
-    fixed.fold_doubles(table, places[0], zeros, x, ALL_VALID)
-    fixed.fold_doubles(table, places[1], zeros, y, ALL_VALID)
-    fixed.fold_products(table, places[2], zeros, x, y, ALL_VALID)
+    double_sums.add_doubles(table, places[0], zeros, x, ALL_VALID)
+    double_sums.add_doubles(table, places[1], zeros, y, ALL_VALID)
+    double_sums.add_products(table, places[2], zeros, x, y, ALL_VALID)
     n = len(pairs)
     a, b = ([Fraction(pair[at]) for pair in pairs] for at in range(2))
     exact = Fraction(sum(u * v for u, v in zip(a, b, strict=True)) - sum(a) * sum(b) / n)
@@ -138,22 +137,22 @@ def test_oracle_numbers_survive_their_bytes(columns: list[list[float]], nans: in
     sums = WIDE[None, :]
     sizes = np.empty(len(columns), dtype=np.int64)
     bounds = np.empty((len(columns), 2), dtype=np.int64)
-    fixed_point_bytes.measure_sums(table, sums, bounds, sizes)
+    double_sum_bytes.measure_sums(table, sums, bounds, sizes)
     begins = np.cumsum(sizes) - sizes
     raw = np.zeros(int(sizes.sum()), dtype=np.uint8)
-    fixed_point_bytes.encode_sums(table, sums, bounds, begins, raw)
+    double_sum_bytes.encode_sums(table, sums, bounds, begins, raw)
     extents = np.empty((1, 3), dtype=np.int64)
-    assert fixed_point_bytes.encoded_extents(raw, begins, begins + sizes, extents)
+    assert double_sum_bytes.encoded_extents(raw, begins, begins + sizes, extents)
     low, high, specials = extents[0].tolist()
     assert specials == (nans > 0)
     first = min(low, high) // 64
     count = (high + 1) // 64 + 1 - first
     narrow = np.array([[0, first, count, count]])
-    found = np.zeros((len(columns), count + fixed.SPECIALS), dtype=np.int64)
-    fixed_point_bytes.decode_sums(raw, begins, narrow, found)
+    found = np.zeros((len(columns), count + double_sums.SPECIALS), dtype=np.int64)
+    double_sum_bytes.decode_sums(raw, begins, narrow, found)
     expected = np.zeros_like(table)
     expected[:, first : first + count] = found[:, :count]
-    expected[:, fixed.DIGITS :] = found[:, count:]
+    expected[:, double_sums.DIGITS :] = found[:, count:]
     assert expected.tolist() == table.tolist()
 
 
@@ -161,14 +160,14 @@ def test_oracle_numbers_survive_their_bytes(columns: list[list[float]], nans: in
 def test_bytes_that_are_no_sums_are_refused(damage: str) -> None:
     raw = np.frombuffer(bytes.fromhex(damage), dtype=np.uint8)
     extents = np.empty((1, 3), dtype=np.int64)
-    assert not fixed_point_bytes.encoded_extents(raw, np.array([0]), np.array([len(raw)]), extents)
+    assert not double_sum_bytes.encoded_extents(raw, np.array([0]), np.array([len(raw)]), extents)
 
 
 def test_the_worked_example_of_the_format() -> None:
     table, raw = sums_of([[-12.5]]), np.zeros(5, dtype=np.uint8)
     bounds, sizes = np.empty((1, 2), dtype=np.int64), np.empty(1, dtype=np.int64)
-    fixed_point_bytes.measure_sums(table, WIDE[None, :], bounds, sizes)
-    fixed_point_bytes.encode_sums(table, WIDE[None, :], bounds, np.array([0]), raw)
+    double_sum_bytes.measure_sums(table, WIDE[None, :], bounds, sizes)
+    double_sum_bytes.encode_sums(table, WIDE[None, :], bounds, np.array([0]), raw)
     assert bytes(raw).hex() == "0f110080f3"
 
 
@@ -176,8 +175,8 @@ def test_numbers_of_few_bits_take_few_bytes() -> None:
     table = sums_of([[0.0], [1.0], [-1.0], [12.5], [1e300], [0.1], [1.0, 2.0**200]])
     sizes = np.empty(len(table), dtype=np.int64)
     bounds = np.empty((len(table), 2), dtype=np.int64)
-    fixed_point_bytes.measure_sums(table, WIDE[None, :], bounds, sizes)
-    assert (sizes - fixed_point_bytes.HEAD_BYTES).tolist() == [0, 1, 1, 2, 7, 7, 26]
+    double_sum_bytes.measure_sums(table, WIDE[None, :], bounds, sizes)
+    assert (sizes - double_sum_bytes.HEAD_BYTES).tolist() == [0, 1, 1, 2, 7, 7, 26]
 
 
 def test_oracle_quotients_next_to_a_tie_are_rounded_right() -> None:
@@ -195,10 +194,13 @@ def test_oracle_quotients_next_to_a_tie_are_rounded_right() -> None:
 def test_extents_cover_all_values(pairs: list[tuple[float, float]]) -> None:
     x, y = (bits_of([pair[at] for pair in pairs]) for at in range(2))
     for low, high, found in (
-        (*fixed.sum_extent(x, ALL_VALID)[:2], [a for a, _ in pairs]),
-        (*fixed.product_extent(x, y, ALL_VALID)[:2], [Fraction(a) * Fraction(b) for a, b in pairs]),
+        (*double_sums.sum_extent(x, ALL_VALID)[:2], [a for a, _ in pairs]),
+        (
+            *double_sums.product_extent(x, y, ALL_VALID)[:2],
+            [Fraction(a) * Fraction(b) for a, b in pairs],
+        ),
     ):
-        units = [Fraction(each) * 2**fixed.ORIGIN for each in found]
+        units = [Fraction(each) * 2**double_sums.ORIGIN for each in found]
         assert all(unit % Fraction(2) ** min(low, high) == 0 for unit in units)
         assert all(abs(unit) < 2**high for unit in units if unit)
 
@@ -216,6 +218,6 @@ def test_extents_cover_all_values(pairs: list[tuple[float, float]]) -> None:
 )
 def test_products_that_are_not_numbers_are_counted(x: float, y: float, which: int) -> None:
     table = np.zeros((1, WIDTH), dtype=np.int64)
-    fixed.fold_products(table, WIDE, np.array([0]), bits_of([x]), bits_of([y]), ALL_VALID)
-    assert np.flatnonzero(table[0]).tolist() == [fixed.DIGITS + which]
-    assert fixed.product_extent(bits_of([x]), bits_of([y]), ALL_VALID)[2]
+    double_sums.add_products(table, WIDE, np.array([0]), bits_of([x]), bits_of([y]), ALL_VALID)
+    assert np.flatnonzero(table[0]).tolist() == [double_sums.DIGITS + which]
+    assert double_sums.product_extent(bits_of([x]), bits_of([y]), ALL_VALID)[2]
