@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -126,6 +127,21 @@ def test_cleared_groups_give_their_memory_back(tmp_path: Path) -> None:
     assert len(groups) == 0
     assert budget.held < held // 50
     assert admit(groups, keys_of([1])) == [0]
+
+
+def test_keys_of_groups_that_come_many_times_are_looked_up_once(tmp_path: Path) -> None:
+    groups = make(tmp_path)
+    admit(groups, keys_of([5, 6, 7]))
+    groups.release(np.array([1]))
+    few, many = np.array([2, 0, 1]), np.array([2, 0, 1] * 4)
+    expected = ["7", "5", None]
+    assert groups.keys(few).column(0).to_pylist() == expected
+    assert groups.keys(many).column(0).to_pylist() == 4 * expected
+    looked_up: list[int] = []
+    take = groups._keys.take
+    with mock.patch.object(groups._keys, "take", lambda at: looked_up.append(len(at)) or take(at)):
+        groups.keys(many)
+    assert looked_up == [3]
 
 
 def test_a_slice_of_an_unknown_group_is_refused(tmp_path: Path) -> None:
