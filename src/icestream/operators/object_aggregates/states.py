@@ -182,8 +182,8 @@ class States:
 
     def values(self, rows: pa.RecordBatch) -> int:
         """Return how many values the states of rows have."""
-        lists = (each for each in self.of_objects(rows) if pa.types.is_list(each.type))
-        return rows.num_rows + sum(len(each.flatten()) for each in lists)
+        lists = [each for each in self.of_objects(rows) if pa.types.is_list(each.type)]
+        return int(rows.num_rows + sum(len(each.flatten()) for each in lists))
 
     def of_objects(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the columns with the states of object aggregates."""
