@@ -28,12 +28,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from icestream.core.clock import Clock
-from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
+from icestream.core.errors import BudgetError, CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.plan.computation import Computation
-from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.evolution.plan_differences import check_same_plan
-from icestream.plan.fuse.running_fusion import RunningFusion, Together
+from icestream.plan.fuse.running_fusion import Together
 from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.elasticity import Elasticity, VersionShards
 from icestream.runtime.tables.append_table import AppendTable
@@ -241,11 +240,7 @@ class Driver(Generic[Batch_contra]):
 
         Their state stays where it is. Operators that are partitioned differently are refused.
         """
-        if not (isinstance(self._plan, Dataflow) and self._plan.names):
-            msg = "fuse is for jobs (ice.job); for other queries the plan fixes what runs together"
-            raise DefinitionError(msg)
-        graph, shards = self._plan.graph, self._elasticity.shards
-        RunningFusion.begin(graph, shards).chosen(graph, together, self._plan.names, shards)
+        self._plan.check_fusion(together, self._elasticity.shards)
         self._fuse = together
 
     def maintained(self) -> list[Commit]:
