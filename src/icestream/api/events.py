@@ -614,7 +614,7 @@ def events_of(inputs: Sequence[StreamInput]) -> Events:
 
 def together(results: Sequence[object], modes: Sequence[str]) -> BuiltQuery[Dataflow]:
     """Return events, and results of windows by their final rows, as one query."""
-    given = [each.events() for each in results if isinstance(each, StreamWords)]
+    given = [each.events() for each in results if isinstance(each, StreamMethods)]
     if len(given) < len(results):
         msg = (
             "ice.start takes results of one kind: of streams and events, of one job, or of steps "
