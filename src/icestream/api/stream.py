@@ -137,7 +137,7 @@ class Stream(WindowWords, StepWords):
         "limit": "events().groupBy('key').apply(lambda group: group.top(n, by=...))",
         "withWatermark": "ice.stream(df, time=..., slack=...)",
         "show": "writeStream.format('console').start() of a result",
-        "writeStream": "events().writeStream, or that of a result: window(...).agg(...)",
+        "writeStream": "df.writeStream for events as they are, or that of a result: groupBy(...)",
     }
     _parts: tuple[StreamInput, ...]
 

@@ -21,7 +21,6 @@ from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.operators.dataflow.results import CHANGE
 from icestream.plan.grid import lower
-from icestream.plan.nodes.queries import Plan
 from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.sink import (
@@ -126,7 +125,7 @@ class StreamWriter(QuerySettings):
             )
         if self._build is not None and (self._statement is None or mode in HELD):
             return self._as_dataflow(mode)
-        plan = self._built.plan
+        plan: Any = self._built.plan
         if mode in TABLES:
             self._table_key()
         if plan.has_queue:
@@ -136,7 +135,7 @@ class StreamWriter(QuerySettings):
             return replace(
                 self, _mode=mode, _result=timed, _built=timed._built, _schema=timed.schema
             )
-        if mode == "changes" and isinstance(plan, Plan) and lower.takes_tuples(plan):
+        if mode == "changes" and self._statement is not None and lower.takes_tuples(plan):
             return self._as_dataflow(mode)
         return replace(self, _mode=mode)
 
@@ -150,6 +149,15 @@ class StreamWriter(QuerySettings):
             return changed
         own = self._built, self._shape, self._schema
         return replace(changed, _shape=as_they_are, _own=own)
+
+    def _beside_events(self) -> StreamWriter:
+        """Return this writer for a query that has events as well, with final rows of windows."""
+        if self._statement is None:
+            return self
+        if self._mode != "append":
+            msg = f"windows that are started with events are in mode 'append', not {self._mode!r}"
+            raise DefinitionError(msg)
+        return self._as_dataflow(self._mode)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
         """Choose when batches run, as in PySpark: processingTime, availableNow or once.
