@@ -41,7 +41,7 @@ from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import Callback
 from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.layout import TableFiles, TableStorage
+from icestream.runtime.tables.layout import TableFiles
 from icestream.runtime.version.disk_use import COPIES
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -215,7 +215,7 @@ class QuerySettings:
         own.pop("cache", None)
         return own
 
-    def _table_files(self, place: str) -> TableStorage:
+    def _table_files(self, place: str) -> Files:
         """Return the files of a table; what is written there need not be kept on the local disk."""
         if store_scheme(place) is None:
             return TableFiles()

@@ -114,9 +114,8 @@ class Driver(Generic[Batch_contra]):
         self._executor = executor
         self._clock = clock or plan.clock
         self.store = VersionStore(files, settings.root)
-        stored = self.store.stored_plan() or plan.describe()
-        proposed = plan.describe(), written(state_schema_of(plan))
-        self._plan = plan = plan.as_stored(stored)
+        stored, proposed = self.store.stored_plan(), plan
+        self._plan = plan = plan.as_stored(stored or plan.describe())
         self._elasticity = Elasticity(plan, settings, executor)
         self._work = work_of(plan, files, settings)
         self._bulk_files = BulkFiles(files, executor.each, executor.later)
@@ -138,7 +137,10 @@ class Driver(Generic[Batch_contra]):
         if plan.measured:
             self._fuse = "auto"
         # nothing is written for a query that is refused
-        check_same_plan(settings.root, self.store.remember_plan(*proposed), plan.describe())
+        if stored is None:
+            schema = written(state_schema_of(proposed))
+            stored = self.store.remember_plan(proposed.describe(), schema)
+        check_same_plan(settings.root, stored, plan.describe())
         self._take(Owner.here(application, clock))
 
     @property
