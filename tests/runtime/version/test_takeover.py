@@ -239,6 +239,17 @@ def test_a_loser_without_events_is_reported_as_well(tmp_path: Path) -> None:
         first.feed([[]], 1)
 
 
+def test_a_checkpoint_in_the_folder_of_runs_is_left_alone(tmp_path: Path) -> None:
+    settings = Settings(root=f"{tmp_path}/checkpoint", local=str(tmp_path), budget=1 << 26)
+    for version in (1, 2):
+        query = LocalQuery(SCRIPT.plan, settings)
+        query.feed(SCRIPT.inputs[version])
+        assert query.driver.last is not None
+        assert query.driver.last.version == version
+        query.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
+
+
 def test_the_folder_of_a_run_that_took_over_is_left_alone(tmp_path: Path) -> None:
     from icestream.runtime.version.run_folders import new_run, remove_other_runs
 
