@@ -207,7 +207,8 @@ def __getattr__(name: str) -> Any:
     """Import a name of the API on first use."""
     if name not in _HOME_OF:
         msg = f"module 'icestream' has no attribute {name!r}"
-        raise AttributeError(msg)
+        # with a name and an object, Python says which name was meant
+        raise AttributeError(msg, name=name, obj=sys.modules[__name__])
     return getattr(import_module(_HOME_OF[name]), name)
 
 

@@ -251,7 +251,12 @@ def test_columns_that_cannot_be_keys_are_refused_where_they_are_written(
 untyped: Any = ice
 #: what users mistype or mix up, and what the error says
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "a condition that ends early": (lambda s: s.where("x >"), "PARSE_SYNTAX_ERROR.* columns are"),
+    "a condition that ends early": (lambda s: s.where("x >"), "^Syntax error.* columns are"),
+    "a column that is not there": (lambda s: s.where("nope > 1"), "^A column.*`nope` cannot be"),
+    "no event time": (lambda s: s.select("k"), "'ts' for the event time, which must stay"),
+    "a window as key": (
+        lambda s: s.groupBy(sf.window("ts", "1 second"), "k").count(), "windows come first: w"
+    ),
     "a condition that is a number": (lambda s: s.where(5), "condition.*got int.* columns are"),
     "an expression as time": (
         lambda s: untyped.stream(s._parts[0].frame, sf.col("ts") + 1), "no column"
@@ -353,6 +358,13 @@ def test_mistakes_are_refused_in_one_line_without_a_stack(
         make(stream)
     assert "\n" not in str(refused.value)
     assert "Exception" not in capfd.readouterr().err
+
+
+def test_a_function_that_is_not_there_names_a_similar_one() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'summ'") as missing:
+        untyped.summ  # noqa: B018 - it raises
+    # from these Python makes a suggestion
+    assert (missing.value.name, missing.value.obj) == ("summ", ice)
 
 
 def test_a_missing_column_of_an_aggregate_is_shown_as_it_was_written(stream: ice.Stream) -> None:

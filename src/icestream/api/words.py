@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -247,7 +248,7 @@ def reasons_alone() -> Iterator[None]:
 
 def reason_of(error: Exception) -> str:
     """Return the first line of what Spark refuses, without its code and the place in a plan."""
-    return str(error).strip().splitlines()[0].split(" SQLSTATE")[0]
+    return re.sub(r"^\[[\w.]+\] ", "", str(error).strip().splitlines()[0].split(" SQLSTATE")[0])
 
 
 def quoted(name: str) -> str:
