@@ -560,7 +560,9 @@ class Events(StreamMethods):
         found = as_spelled(names, self._node.payload.names)
         unknown = [name for name in found if name not in self._node.payload.names]
         if unknown:
-            msg = f"{method} names {unknown}; the columns are {self.columns}"
+            hint = ", and windows come first: window('1 hour').groupBy(...)"
+            hint = hint if any("window(" in name for name in unknown) else ""
+            msg = f"{method} names {unknown}; the columns are {self.columns}{hint}"
             raise DefinitionError(msg)
         return found
 
