@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from pyspark.sql.types import StructType
 
 from icestream.api.columns import as_spelled
+from icestream.api.dataframe_methods import PySparkMethods
 from icestream.api.launch import HELD, TABLES, columns_of_refused, launch
 from icestream.api.query_settings import OWN_OPTIONS, UPDATES_EVERY, QuerySettings, is_own
 from icestream.core.errors import DefinitionError
