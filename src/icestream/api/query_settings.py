@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from icestream.api.query_warnings import warn_of_change
 from icestream.api.shared_plan import BuiltQuery, Statement
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.inspect.evolve import evolve
 from icestream.operators.dataflow.stores import ColdOptions
@@ -361,6 +361,12 @@ class QuerySettings:
         plan = self._planned(built.plan, modes)
         state = self._state_location(checkpoint)
         files = self._files(state)
+        if store_scheme(state) is None and files.exists(f"{state}/metadata"):
+            msg = (
+                f"the checkpoint at {state} is that of a query of Spark's own, which cannot be "
+                "continued: choose a new folder, and read events as old as the longest window again"
+            )
+            raise CheckpointError(msg)
         settings = self._settings(files, state)
         executor = self._executor(built.events, files, settings)
         lease = Lease(files, settings.root)

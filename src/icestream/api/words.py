@@ -208,7 +208,9 @@ def named_column(frame: DataFrame, name: str) -> Column:
 def column_names(given: object, word: str) -> tuple[str, ...]:
     """Return the names of columns, given as names, columns of Spark, lists of these, or None."""
     if given is None or isinstance(given, str | Column):
-        found = str(given).removeprefix("Column<'").removesuffix("'>").strip("`")
+        found = str(given).removeprefix("Column<'").removesuffix("'>")
+        if len(found) > 1 and found[0] == found[-1] == "`":
+            found = found[1:-1].replace("``", "`")
         return () if given is None else (found,)
     if not isinstance(given, Sequence):
         msg = f"{word} takes names of columns; got {given!r}"

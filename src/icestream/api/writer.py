@@ -7,15 +7,16 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and the options 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
 
 from icestream.api.launch import HELD, TABLES, columns_of_refused, launch
 from icestream.api.query_settings import OWN_OPTIONS, UPDATES_EVERY, QuerySettings, is_own
-from icestream.api.words import as_spelled
+from icestream.api.words import PySparkWords, as_spelled
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes, parse_interval
@@ -45,7 +46,7 @@ _TRIGGERS = ("processingTime", "availableNow", "once")
 
 
 @dataclass(frozen=True)
-class StreamWriter(QuerySettings):
+class StreamWriter(QuerySettings, PySparkWords):
     """Collects the settings of a query; `start` runs it.
 
     Examples:
@@ -56,6 +57,12 @@ class StreamWriter(QuerySettings):
         ... )
         >>> writer = writer.memory("512 MB").trigger(processingTime="10 seconds")
     """
+
+    _called: ClassVar[str] = "writers"
+    _instead: ClassVar[Mapping[str, str]] = {
+        "foreach": "foreachBatch(lambda rows, version: ...), with rows.foreach(...) inside",
+        "clusterBy": "partitionBy(...)",
+    }
 
     def format(self, source: str) -> StreamWriter:
         """Choose the format of the results.

@@ -15,6 +15,8 @@ import shutil
 import time
 import uuid
 
+from icestream.core.errors import StorageError
+
 #: seconds after which a folder of a later epoch counts as one of an earlier checkpoint
 _LONG = 3600.0
 #: an epoch, which early releases did not write, and a random number
@@ -32,11 +34,17 @@ def remove_other_runs(run: str) -> None:
     Whatever has another name stays: somebody may keep a checkpoint there.
     """
     local, own = os.path.split(run)
-    with contextlib.suppress(FileNotFoundError):
-        for other in os.listdir(local):
-            folder = os.path.join(local, other)
-            if _NAME.fullmatch(other) and other != own and not _is_later(folder, own):
-                shutil.rmtree(folder, ignore_errors=True)
+    try:
+        others = os.listdir(local)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        msg = f"{local}: {error.strerror}; choose another folder with the option 'localDir'"
+        raise StorageError(msg) from error
+    for other in others:
+        folder = os.path.join(local, other)
+        if _NAME.fullmatch(other) and other != own and not _is_later(folder, own):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_later(folder: str, own: str) -> bool:
