@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.errors import InputError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.join import UpdateJoin
 from icestream.operators.latest.pre_queue import (
@@ -31,7 +32,9 @@ from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.queries import Source
 from icestream.plan.nodes.updates import Latest, Updates
+from icestream.runtime.exchange.refused_rows import refused_columns
 from icestream.runtime.local import LocalQuery, Splits
+from icestream.runtime.version.settings import Settings
 from icestream.state.identities import IdRange
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 from tests.fixtures.update_streams import (
@@ -196,6 +199,22 @@ def windows_plan(semantics: Semantics, by: tuple[str, ...], clock: ManualClock) 
 
     plan = replace(quotes_plan(Costly(clock), budget=15_000), windowed=windowed)
     return replace(plan, steps=(UpdateStep(slow, result, result, by),))
+
+
+def test_updates_before_all_windows_are_bad_rows(tmp_path: Path) -> None:
+    plan = windows_plan("eager", ("symbol",), ManualClock())
+    early = splits_of([("s0", 1, -5), ("s0", 2, 0), ("s0", 3, 15)])
+    settings = Settings(
+        root=str(tmp_path / "checkpoint"),
+        local=str(tmp_path / "local"),
+        budget=32 << 20,
+        shards=1,
+        refused=refused_columns(),
+    )
+    [delivery] = LocalQuery(plan, settings).driver.batch(0, early)
+    assert delivery.progress["icestream"]["badRows"] == 2
+    with pytest.raises(InputError, match="after 1970-01-01"):
+        open_updates(plan, tmp_path / "strict").driver.batch(0, early)
 
 
 def ticks(seed: int, batches: int = 30) -> list[list[Quote]]:

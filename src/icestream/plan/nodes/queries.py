@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import DefinitionError
-from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.times import FURTHEST, MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.functions import needs_objects, result_type
@@ -100,6 +100,11 @@ class AnyPlan:
     def held_key(self) -> tuple[str, ...] | None:
         """Return the columns that identify rows in mode `now`; None without such rows."""
         return None
+
+    @property
+    def earliest(self) -> Micros:
+        """Return the least time that an event may have."""
+        return -FURTHEST
 
     @property
     def own_ends(self) -> tuple[str, ...]:

@@ -120,6 +120,11 @@ class Updates(AnyPlan):
         return {view: step for view, step in enumerate(self.steps) if step.every}
 
     @property
+    def earliest(self) -> Micros:
+        """Return the least time of an event: windows of keys begin after 1970-01-01."""
+        return super().earliest if self.windowed is None else 1
+
+    @property
     def has_queue(self) -> bool:
         return self.latest is not None
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, Mask
 from icestream.core.errors import InputError
 from icestream.core.times import FURTHEST, YEAR, Micros
 from icestream.plan.computation import Computation
@@ -141,7 +141,7 @@ class EventTimeCheck:
 
     def _without_distant(self, batch: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
         """Store events whose times are refused, and return the others."""
-        far = (times < -FURTHEST) | (times > FURTHEST)
+        far = self._is_distant(times)
         if far.any():
             some = batch.filter(pa.array(far))
             kept = [some.column(name) for name in some.schema.names if name.startswith(KEPT)]
@@ -172,18 +172,24 @@ class EventTimeCheck:
             raise InputError(msg)
 
     def check_times(self, times: Ints, sources: pa.Array) -> None:
-        """Refuse times so distant that the ends of windows would not fit into 64 bits."""
-        if int(times.min()) >= -FURTHEST and int(times.max()) <= FURTHEST:
+        """Refuse times that no window can have, or whose ends would not fit into 64 bits."""
+        if int(times.min()) >= self._plan.earliest and int(times.max()) <= FURTHEST:
             return
-        row = int(np.flatnonzero((times < -FURTHEST) | (times > FURTHEST))[0])
+        row = int(np.flatnonzero(self._is_distant(times))[0])
         name, time = self._plan.sources[sources[row].as_py()].name, int(times[row])
+        wanted = f"must be within {FURTHEST // YEAR:,} years of 1970"
+        if -FURTHEST <= time < self._plan.earliest:
+            wanted = "in windows of latestBy must be after 1970-01-01"
         msg = (
             f"an event of {name} has the time {time:,} microseconds since 1970, about the year "
-            f"{1970 + time // YEAR}: times must be within {FURTHEST // YEAR:,} years of 1970. "
+            f"{1970 + time // YEAR}: times {wanted}. "
             "Its unit may be wrong. Correct it, or filter the event out, before ice.stream(...). "
             f"{ADVICE}"
         )
         raise InputError(msg)
+
+    def _is_distant(self, times: Ints) -> Mask:
+        return (times < self._plan.earliest) | (times > FURTHEST)
 
     def note_times(self, times: Ints, sources: pa.Array) -> None:
         seen = self.report.seen
