@@ -14,7 +14,7 @@ import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
-from icestream.operators.object_aggregates.assembly import WORK
+from icestream.operators.object_aggregates.assembly import BESIDE, COPIES, WORK
 from icestream.operators.object_aggregates.states import ObjectSpec, States
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.grid import Windows
@@ -98,3 +98,23 @@ def test_bounded_work_takes_no_more_than_is_reserved(call: Aggregate, groups: in
     _, lowering = peak_of(lambda: states.lower(whole))
     assert combining + size <= WORK * size
     assert lowering + 2 * size <= WORK * size
+
+
+@pytest.mark.parametrize(
+    "call", [call for call in CALLS if "t" in call.columns], ids=lambda each: each.text
+)
+def test_bounded_large_texts_take_no_more_than_is_reserved(call: Aggregate) -> None:
+    states = States(ObjectSpec((call,), KEYS, INPUTS, Windows(10, 1)))
+    parts = []
+    for seed in range(3):
+        batch = tuples(40, 3, seed)
+        texts = pa.array([chr(65 + n % 26) * 100_000 + f"{n} {seed}" for n in range(40)])
+        batch = batch.set_column(5, "t", texts)
+        parts.append(states.lift(batch, np.zeros(40, dtype=np.int64))[1])
+    size = sum(part.nbytes for part in parts)
+    targets = np.zeros(sum(part.num_rows for part in parts), dtype=np.int64)
+    (_, whole), combining = peak_of(lambda: states.combine(targets, pa.concat_batches(parts)))
+    _, lowering = peak_of(lambda: states.lower(whole))
+    most = COPIES * size + BESIDE * sum(map(states.values, parts))
+    assert combining + size <= most
+    assert lowering + 2 * size <= most

@@ -328,6 +328,33 @@ def test_bounded_a_group_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
         query.feed([[events(plan, [(11, 1, 0.0)])]])
 
 
+def test_bounded_choices_among_long_texts_hold_a_few_of_them(tmp_path: Path) -> None:
+    """A group has twelve megabytes of texts, of which an answer has 0.4, in a budget of 16."""
+    calls = [Aggregate(name, "text", name) for name in ("max", "first")]
+    columns = pa.schema([("text", pa.string())])
+    plan = window_plan("10 seconds", slack="0 seconds", inputs=columns, aggregates=calls)
+    query = open_query(plan, str(tmp_path), budget="16 MB", shards=1)
+    texts = [chr(65 + 7 * number % 26) * 200_000 for number in range(60)]
+    for number, text in enumerate(texts):
+        query.feed(
+            [
+                [
+                    pa.record_batch(
+                        [
+                            pa.array([number * SECOND // 10]).cast(plan.time),
+                            pa.array([0], pa.int32()),
+                            [1],
+                            [text],
+                        ],
+                        schema=plan.batch_schema,
+                    )
+                ]
+            ]
+        )
+    (row,) = rows_of(query.flush())
+    assert row[3:] == (max(texts), texts[0])
+
+
 def test_bounded_a_batch_of_many_panes_is_written_in_few_slices(tmp_path: Path) -> None:
     plan = window_plan("1 second", slack="0 seconds", aggregates=LISTS)
     query = open_query(plan, str(tmp_path), budget="2 MB", shards=1)

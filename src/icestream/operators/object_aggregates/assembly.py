@@ -35,6 +35,8 @@ from icestream.state.validation import validated
 SLICES_AT_ONCE = 1024
 #: maximum memory for lifting or combining a portion, in multiples of its size
 WORK = 16
+#: the same for large values: copies of them, and bytes for each value whatever its size
+COPIES, BESIDE = 8, 256
 
 #: target and state of each group
 Combined = tuple[Ints, pa.RecordBatch]
@@ -48,7 +50,8 @@ class Assembly:
     ) -> None:
         """Reserve the memory that a portion of `portion` bytes needs.
 
-        `largest` returns the bytes of the slices of the largest target so far.
+        `largest` returns the bytes of the slices of the largest target so far, or the most that
+        are in memory at once if states do not grow.
         """
         self._shard = shard
         self._states = states
@@ -146,20 +149,27 @@ class Assembly:
             yield self._states.combine(np.full(rows.num_rows, target), rows)
 
     def _alone(self, piece: SliceRange) -> Iterator[Combined]:
-        """Yield the state of one group, which takes more than a portion."""
+        """Yield the state of one group, which takes more than a portion.
+
+        States are combined whenever there is as much of them as of the last result: what chooses or
+        counts never holds more than a few of them.
+        """
         parts: list[pa.RecordBatch] = []
-        size = read = 0
+        size = values = read = combined = 0
         for at in range(len(piece.slices)):
             ((_, rows),) = self._read(piece.slices[at : at + 1])
             parts.append(self._states.inside(rows, piece.low, piece.high))
-            size += parts[-1].nbytes
             read += int(piece.slices["bytes"][at])
+            size += parts[-1].nbytes
+            values += self._states.values(parts[-1])
             if size > self.portion:
-                self._reserve(size, read)
-            if len(parts) >= SLICES_AT_ONCE or at == len(piece.slices) - 1:
+                self._reserve(size, values, size / read)
+            enough = size >= 2 * max(combined, self.portion) or len(parts) >= SLICES_AT_ONCE
+            if enough or at == len(piece.slices) - 1:
                 rows = pa.concat_batches(parts)
                 held = self._states.combine(np.full(rows.num_rows, piece.target), rows)
-                parts, size = [held[1]], held[1].nbytes
+                parts, size, values = [held[1]], held[1].nbytes, self._states.values(held[1])
+                combined = size
         if len(held[0]):
             yield held
         self._shard.account.resize(WORK * self.portion)
@@ -177,15 +187,18 @@ class Assembly:
                 rows = self._states.inside(rows, self.keeps.low, self.keeps.high)
             yield record.marker, rows
 
-    def _reserve(self, size: int, read: int) -> None:
-        """Reserve the memory to combine `size` bytes of one group, out of `read` bytes of slices.
+    def _reserve(self, size: int, values: int, left: float) -> None:
+        """Reserve the memory to combine `size` bytes of one group, with `values` values.
 
-        A refusal states what the group needs for the largest target, not only for what was read.
+        `left` is the part of the slices read that is left in states. A refusal states what the
+        group needs for the largest target, not only for what was read.
         """
+        work = min(WORK * size, COPIES * size + BESIDE * values)
         try:
-            self._shard.account.resize(WORK * size)
+            self._shard.account.resize(max(work, WORK * self.portion))
         except Refused as refused:
-            more = WORK * max(0, int(size / read * self._largest()) - size)
+            largest = self._largest() * (left if self._states.accumulates else 1)
+            more = int(work * max(0.0, largest / size - 1))
             raise Refused(refused.owner, refused.needed + more, refused.free) from refused
 
 

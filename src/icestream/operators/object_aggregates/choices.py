@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,8 @@ def _latest(groups: Ints, keys: Ints, count: int) -> pa.Array:
 @dataclass(frozen=True)
 class FirstOrLast(ValueFunction):
     """The first or last value in the order of the stream."""
+
+    accumulates: ClassVar[bool] = False
 
     last: bool
     skips_nulls: bool
@@ -87,6 +89,8 @@ class FirstOrLast(ValueFunction):
 class ObjectExtreme(ValueFunction):
     """The least or greatest value, for types that do not fit into words."""
 
+    accumulates: ClassVar[bool] = False
+
     greatest: bool
 
     @classmethod
@@ -116,6 +120,8 @@ class ObjectExtreme(ValueFunction):
 @dataclass(frozen=True)
 class ExtremeBy(ValueFunction):
     """The value of the event in which another one is least or greatest."""
+
+    accumulates: ClassVar[bool] = False
 
     by: pa.DataType
     greatest: bool

@@ -18,10 +18,10 @@ Invariants:
 Cost: a state is written once per level, at most `log4(range / pane)` times and 7 in all; a window
 reads about 4 nodes of each level. The cost of combining them depends on the functions.
 
-Limits: the state of one group in one window must fit into a 16th of the quota; otherwise the error
-states the bytes it needs. The directory, 48 bytes for each slice, stays in memory. Every batch adds
-a slice to each pane it has events of: with a small quota, panes of very many small batches are slow
-to read, because each range of `id_high` reads all of them.
+Limits: the state of one group in one window must fit into a 16th of the quota, an 8th if it is of
+large values; otherwise the error states the bytes it needs. The directory, 48 bytes for each slice,
+stays in memory. Every batch adds a slice to each pane it has events of: with a small quota, panes
+of very many small batches are slow to read, because each range of `id_high` reads all of them.
 
 References: panes (Li et al., No Pane, No Gain); trees over panes (Arasu, Widom, Resource Sharing in
 Continuous Sliding-Window Aggregates).
@@ -201,7 +201,12 @@ class ObjectOperator(LoggedOperator):
             start, done = step.leave, step.end
 
     def _largest_window(self) -> int:
-        """Return the bytes of the panes of the largest window that there are slices of."""
+        """Return the bytes of the panes of the largest window that there are slices of.
+
+        Where states do not grow, three of the largest are in memory together.
+        """
+        if not self._states.accumulates:
+            return 3 * int(self._directory.all["bytes"].max(initial=0))
         return self._directory.largest(self._spec.windows.range // self._grid.pane)
 
     def _settle(self, watermark: Micros) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import pyarrow as pa
 
@@ -34,6 +34,9 @@ Types = Mapping[str, pa.DataType]
 
 class ObjectFunction(ABC):
     """An aggregate function whose state is an Arrow value."""
+
+    #: whether a state grows with the values of its window
+    accumulates: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -175,6 +175,16 @@ class States:
     def objects(self) -> list[tuple[Aggregate, pa.DataType]]:
         return [(aggregate, each.state) for aggregate, each in self._objects]
 
+    @property
+    def accumulates(self) -> bool:
+        """Return whether the state of a group grows with the events of its window."""
+        return any(each.accumulates for _, each in self._objects)
+
+    def values(self, rows: pa.RecordBatch) -> int:
+        """Return how many values the states of rows have."""
+        lists = [each for each in self.of_objects(rows) if pa.types.is_list(each.type)]
+        return int(rows.num_rows + sum(len(each.flatten()) for each in lists))
+
     def of_objects(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the columns with the states of object aggregates."""
         first = self._words + len(self._spec.keys)
