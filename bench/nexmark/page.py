@@ -14,8 +14,7 @@ from bench.harness import BenchReport, workspace
 from bench.nexmark.answers import STATEMENTS
 from bench.nexmark.events import Nexmark
 from bench.nexmark.nexmark import BY_FLINK, BY_SPARK, FLINK, ICESTREAM, SPARK, STATELESS, plot
-from bench.nexmark.running import NUMBERS, sources, statement, written_tables
-from bench.peers import spark_nexmark
+from bench.nexmark.running import NUMBERS, for_spark, sources, statement, written_tables
 from bench.registry import Figures
 
 PAGE, REPORT, FIGURE = "nexmark.md", "figures/nexmark.json", "figures/nexmark.png"
@@ -130,7 +129,7 @@ def section(number: str, tree: str) -> str:
 
 def sparks(number: str) -> str:
     """Return the statement that was written for Spark, if there is one."""
-    text = spark_nexmark.text(number).strip()
+    text = for_spark(number).strip()
     return "" if text == statement(number).strip() else f"Spark:\n\n```sql\n{text}\n```\n\n"
 
 

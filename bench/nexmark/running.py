@@ -45,6 +45,12 @@ def statement(number: str) -> str:
     return (STATEMENTS / f"{number}.sql").read_text()
 
 
+def for_spark(number: str) -> str:
+    """Return the text that Spark alone runs: one written for it, or that of the statement."""
+    own = STATEMENTS / "spark" / f"{number}.sql"
+    return own.read_text() if own.exists() else statement(number)
+
+
 def written_tables(
     events: Nexmark, folder: Path, batches: int, streams: Sequence[str] = STREAMS
 ) -> dict[str, pa.Table]:

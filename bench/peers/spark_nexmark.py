@@ -23,9 +23,9 @@ from bench.nexmark.answers import answer, bag, other_rows
 from bench.nexmark.events import Nexmark, side_input
 from bench.nexmark.nexmark import read_by
 from bench.nexmark.running import (
-    STATEMENTS,
     events_a_second,
     files,
+    for_spark,
     registered,
     side_table,
     statement,
@@ -40,22 +40,15 @@ KEYS = {
 TIMES = {("q9", "auction"): "expires"}
 
 
-def text(name: str) -> str:
-    """Return the statement that Spark runs."""
-    own = STATEMENTS / "spark" / f"{name}.sql"
-    return own.read_text() if own.exists() else statement(name)
-
-
 def asked(spark: SparkSession, name: str, folder: Path) -> DataFrame:
     """Return the rows of a statement over the files of a folder."""
     registered(spark)
     side_table(spark).createOrReplaceTempView("side_input")
     for stream in read_by(statement(name)):
         time = TIMES.get((name, stream), "dateTime")
-        files(spark, folder, stream).withWatermark(time, "2 seconds").createOrReplaceTempView(
-            stream
-        )
-    return spark.sql(text(name))
+        rows = files(spark, folder, stream).withWatermark(time, "2 seconds")
+        rows.createOrReplaceTempView(stream)
+    return spark.sql(for_spark(name))
 
 
 def rows_of(spark: SparkSession, name: str, source: Path, checkpoint: str) -> Counter[Any]:

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from bench.nexmark.answers import answer, determined
 from bench.nexmark.events import Nexmark, side_input
 from bench.nexmark.nexmark import BY_SPARK, CLOSED_LATER
-from bench.nexmark.running import closing, statement, written_tables
-from bench.peers.spark_nexmark import KEYS, rows_of, text
+from bench.nexmark.running import closing, for_spark, statement, written_tables
+from bench.peers.spark_nexmark import KEYS, rows_of
 
 COUNT, RATE, PARTS = 3_000, 60, 2
-OWN = [name for name in BY_SPARK if text(name) != statement(name)]
+OWN = [name for name in BY_SPARK if for_spark(name) != statement(name)]
 
 
 def test_spark_has_statements_of_its_own_where_it_reads_none_as_published() -> None:
