@@ -164,8 +164,7 @@ def measured(report: BenchReport) -> str:
             *rows,
             "",
             f"With a tenth of the state as memory, but at least 8 MB: {tenth}.",
-            "",
-            _larger(figures),
+            *_larger(figures),
             "",
             "| bar | wanted | measured | holds |",
             "|---|---|---|---|",
@@ -181,13 +180,13 @@ def measured(report: BenchReport) -> str:
     )
 
 
-def _larger(figures: Figures) -> str:
-    """Return the rates in larger batches, if they were measured."""
+def _larger(figures: Figures) -> list[str]:
+    """Return a paragraph with the rates in larger batches, if they were measured."""
     found = figures.get("larger_batches_eps", {})
     ratio = figures.get("larger_batches_of_flink_mean")
     rates = ", ".join(f"{name} {_rate(eps)}" for name, eps in found.items())
     of_flink = "" if ratio is None else f"; {ratio:.2f} of Flink (geometric mean)"
-    return f"In batches of twice as many events: {rates}{of_flink}." if found else ""
+    return ["", f"In batches of twice as many events: {rates}{of_flink}."] if found else []
 
 
 def _rate(eps: float | None) -> str:
