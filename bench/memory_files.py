@@ -6,7 +6,7 @@ the window is limited by memory, as in engines that keep windows in memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from tests.faults.changed_files import FileInMemory
 
@@ -73,6 +73,11 @@ class MemoryFiles:
         prefix = f"{folder}/"
         inside = [path[len(prefix) :] for path in self._store if path.startswith(prefix)]
         return sorted(name for name in inside if "/" not in name)
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Yield the paths of all files below a folder, relative to it."""
+        prefix = f"{folder}/"
+        yield from [path[len(prefix) :] for path in self._store if path.startswith(prefix)]
 
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""

@@ -62,6 +62,7 @@ MODULES = (
     "adaptation.fusion",
     "adaptation.fast_job",
     "adaptation.rescale",
+    "adaptation.rescale_state",
     "adaptation.migration",
     "adaptation.moving_skew",
     "adaptation.split_combine",

@@ -64,12 +64,12 @@ def _sessions(frame: Any) -> Any:
 
 
 def _aggregates(frame: Any) -> Any:
-    events = _stream(frame).events().window("10 seconds")
+    events = _stream(frame).events().last("10 seconds")
     return events.groupApply("key", lambda g: g.agg(ice.sum("value").alias("total")))
 
 
 def _top(frame: Any) -> Any:
-    events = _stream(frame).events().window("4 seconds").select("key", "value")
+    events = _stream(frame).events().last("4 seconds").select("key", "value")
     return events.groupApply("key", lambda g: g.top(2, by="value"))
 
 

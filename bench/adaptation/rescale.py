@@ -1,16 +1,21 @@
 """Rescaling while a query runs: the rows stay the same, and batches are hardly delayed.
 
 Idea: a query for every operator with state runs twice over the same files, undisturbed and with
-another number of shards and tasks after random batches (2, 8, 32, 5, again and again), while more
-input waits than a batch takes. Rows are compared by count and by the sum of their hashes; those of
-an update stream, which depend on the time available to a batch, by the last row of each key. The
-pause of a rescale is the excess of the time of the batch that begins with other shards over the
-median of the others, to which the batch before it belongs, that ends with snapshots.
-The cost of having many shards is measured separately (`shard_cost`).
+another number of shards and tasks after random batches (8, 32, 5, 2, again and again), while more
+input waits than a batch takes; in local mode, and on a cluster of two executors. Rows are compared
+by count and by the sum of their hashes; those of an update stream, which depend on the time
+available to a batch, by the last row of each key.
 
-Limits: one machine, so a shard that changes its task finds its arena; on another machine it would
-be rebuilt from the log, which the tests do between any two batches and no bench times. Batches are
-short, so that a pause would be visible.
+    shards     2     2     2     8     8     8        the pause of a change is the longer excess of
+    batch ms  90    90   130   160   110   110        the two batches around it over the median of
+                            40    50                  batches with as many shards: here 50
+
+The batch before a change may end with snapshots of all shards, the one after it begins with what
+the new shards have not read yet. The cost of having many shards is measured apart (`shard_cost`),
+as are pauses with much state (`rescale_state`).
+
+Limits: one machine; the executors of the cluster have folders of their own. Batches are short, so
+that a pause would be visible.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import statistics
 from dataclasses import dataclass, field
 from itertools import accumulate, cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,16 +37,24 @@ from bench.harness import scratch, workspace
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.rows import write_batches
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 #: micro-batches, events in each, keys
-CASES = {Size.SMALL: (18, 20_000, 2_000), Size.FULL: (24, 60_000, 6_000)}
+CASES = {Size.SMALL: (24, 20_000, 2_000), Size.FULL: (44, 60_000, 6_000)}
 COURSE = (8, 32, 5, 2)
 #: mean number of batches between two rescales, and the most tasks
 EVERY = 3
 TASKS = 8
 WARM = 4
 SHARDS = 2
-FURTHER_SHARD = "processor ms of a version for each further shard"
+WORKERS = 2
+FURTHER_SHARD = "ms of a version for each further shard"
+FURTHER_SHARD_WORK = "processor ms of a version for each further shard"
 MOST_PER_SHARD = 1.0
+LOCAL, CLUSTER = "local mode", "cluster"
+#: the longest pause in local mode, in milliseconds, and on the cluster, in batches
+MOST_PAUSE, MOST_OF_BATCH = 150.0, 0.5
 
 
 @dataclass
@@ -61,57 +74,110 @@ class RescaleRun:
         return (self.last,) if self.last else (self.rows, self.hashes)
 
     @property
-    def rescaled(self) -> list[int]:
-        """Return the times of batches with another number of shards than the one before."""
-        return [now[0] for before, now in self._pairs if before[1] != now[1]]
-
-    @property
     def calm(self) -> list[int]:
-        """Return the times of the other batches."""
-        return [now[0] for before, now in self._pairs if before[1] == now[1]]
+        """Return the times of batches away from a change."""
+        return [took for place, (took, _) in self._warm if place not in self._near]
+
+    def pauses(self) -> list[float]:
+        """Return the milliseconds by which each change held up a batch, beyond normal ones."""
+        return [
+            max(self._excess(place - 1), self._excess(place))
+            for place in self._changes
+            if place >= WARM
+        ]
+
+    def _excess(self, place: int) -> float:
+        took, shards = self.batches[place]
+        alike = [ms for at, (ms, many) in self._warm if many == shards and at not in self._near]
+        return took - statistics.median(alike or self.calm or [took])
 
     @property
-    def _pairs(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        return list(zip(self.batches, self.batches[1:], strict=False))[WARM:]
+    def _warm(self) -> list[tuple[int, tuple[int, int]]]:
+        return list(enumerate(self.batches))[WARM:]
+
+    @property
+    def _changes(self) -> list[int]:
+        """Return the places of batches with other shards than the one before."""
+        many = [shards for _, shards in self.batches]
+        return [place for place in range(1, len(many)) if many[place] != many[place - 1]]
+
+    @property
+    def _near(self) -> set[int]:
+        return {place + beside for place in self._changes for beside in (-1, 0)}
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
-    """Run each kind of query with and without rescaling."""
+    """Run each kind of query with and without rescaling, in local mode and on a cluster."""
     batches, events, keys = CASES[size]
     folder = scratch(workspace(), "rescale")
     write_batches(folder / "in", batches, events, keys=keys, span=4_000_000, seed=11)
-    progress.plan(1 + 2 * len(OPERATORS))
+    progress.plan(1 + 4 * len(OPERATORS))
     progress.step("versions by shards")
     cost = cost_of_shards(size, folder / "cost")
-    spark = ice.local_session("rescale", cores=2)
     figures: dict[str, Any] = {
         "events": batches * events,
         "keys": keys,
         "shards": SHARDS,
         "shard cost": cost,
-        FURTHER_SHARD: per_shard(cost),
+        FURTHER_SHARD: per_shard(cost, "ms"),
+        FURTHER_SHARD_WORK: per_shard(cost, "processor_ms"),
     }
     bars = [Bar.at_most(FURTHER_SHARD, MOST_PER_SHARD, figures[FURTHER_SHARD])]
-    for kind, kept in OPERATORS.items():
-        progress.step(f"{kind}, undisturbed")
-        calm = _run(spark, kept, folder, rescaling=False)
-        progress.step(f"{kind}, rescaled")
-        moved = _run(spark, kept, folder, rescaling=True)
-        wrong = int(calm.told != moved.told or not calm.rows or not moved.rescaled)
-        figures[kind] = {
-            "batch_ms": statistics.median(calm.calm),
-            "pause_ms": statistics.median(moved.rescaled) - statistics.median(moved.calm),
-            "longest_after_ms": max(moved.rescaled),
-            "rescales": len(moved.rescaled),
-            "rows": calm.rows,
-            "timeline": moved.batches,
-        }
-        bars.append(Bar.at_most(f"{kind}: runs with other rows", 0, wrong))
+    spark = ice.local_session("rescale", cores=2)
+    figures[LOCAL] = _of_all_kinds(spark, folder, progress, LOCAL)
     spark.stop()
+    from tests.fixtures.cluster import Cluster  # noqa: PLC0415 - needs Spark
+
+    with Cluster(WORKERS) as cluster:
+        spark = cluster.session("rescale")
+        apart = {"localDir": "arenas"}
+        figures[CLUSTER] = _of_all_kinds(spark, folder, progress, CLUSTER, apart)
+        spark.stop()
+    for kind in OPERATORS:
+        here, there = figures[LOCAL][kind], figures[CLUSTER][kind]
+        bars += [
+            Bar.at_most(f"{kind}: runs with other rows", 0, here["wrong"] + there["wrong"]),
+            Bar.at_most(f"{kind}: ms of a pause, {LOCAL}", MOST_PAUSE, here["pause_ms"]),
+            Bar.at_most(
+                f"{kind}: pause by a batch, {CLUSTER}",
+                MOST_OF_BATCH,
+                there["pause_ms"] / there["batch_ms"],
+            ),
+        ]
     return Measurement(figures, tuple(bars))
 
 
-def _run(spark: Any, kept: StatefulQuery, folder: Path, *, rescaling: bool) -> RescaleRun:
+def _of_all_kinds(
+    spark: Any,
+    folder: Path,
+    progress: ProgressLog,
+    where: str,
+    options: Mapping[str, str] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return the figures of each kind of query."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind, kept in OPERATORS.items():
+        progress.step(f"{kind}, {where}, undisturbed")
+        calm = _run(spark, kept, folder, options or {}, rescaling=False)
+        progress.step(f"{kind}, {where}, rescaled")
+        moved = _run(spark, kept, folder, options or {}, rescaling=True)
+        pauses = moved.pauses()
+        found[kind] = {
+            "batch_ms": statistics.median(moved.calm),
+            "undisturbed_ms": statistics.median(calm.calm),
+            "pause_ms": statistics.median(pauses),
+            "longest_pause_ms": max(pauses),
+            "rescales": len(pauses),
+            "rows": calm.rows,
+            "wrong": int(calm.told != moved.told or not calm.rows),
+            "timeline": moved.batches,
+        }
+    return found
+
+
+def _run(
+    spark: Any, kept: StatefulQuery, folder: Path, options: Mapping[str, str], *, rescaling: bool
+) -> RescaleRun:
     """Run a query to the end of its files."""
     course, found, dice = cycle(COURSE), RescaleRun(), random.Random(17)
     turns = set(accumulate(dice.randrange(1, 2 * EVERY) for _ in range(1_000)))
@@ -137,7 +203,7 @@ def _run(spark: Any, kept: StatefulQuery, folder: Path, *, rescaling: bool) -> R
     shutil.rmtree(checkpoint, ignore_errors=True)
     writer = (
         query.writeStream.foreachBatch(take)
-        .options(checkpointLocation=str(checkpoint), rebalance="off", **kept.options)
+        .options(checkpointLocation=str(checkpoint), rebalance="off", **kept.options, **options)
         .memory("512 MB")
         .shards(SHARDS)
         .parallelism(2)
@@ -146,27 +212,27 @@ def _run(spark: Any, kept: StatefulQuery, folder: Path, *, rescaling: bool) -> R
     running.append(writer.start())
     running[0].awaitTermination()
     found.batches = [
-        (_component_ms(report["durationMs"]), report["icestream"]["shardsOfComponent"])
+        (component_ms(report["durationMs"]), report["icestream"]["shardsOfComponent"])
         for report in running[0].recentProgress
     ]
     return found
 
 
-def _component_ms(phases: dict[str, int]) -> int:
+def component_ms(phases: dict[str, int]) -> int:
     """Return the milliseconds of all components of a batch."""
     return sum(took for phase, took in phases.items() if phase.startswith("component"))
 
 
 def plot(figures: Figures, target: Path) -> None:
-    """Draw the times of batches over the run, and the number of shards."""
+    """Draw the times of batches over the run, and the number of shards, in local mode."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - measuring needs no plots
 
-    kinds = [kind for kind in OPERATORS if kind in figures]
+    kinds = [kind for kind in OPERATORS if kind in figures[LOCAL]]
     chart, panels = plt.subplots(
         -(-len(kinds) // 4), 4, figsize=(14, 0.6 * (len(kinds) + 3)), squeeze=False
     )
     for axes, kind in zip(np.ravel(panels), kinds, strict=False):
-        took, tasks = zip(*figures[kind]["timeline"], strict=True)
+        took, tasks = zip(*figures[LOCAL][kind]["timeline"], strict=True)
         axes.plot(took, lw=1.2)
         axes.set(title=kind, xlabel="batch", ylabel="component ms")
         axes.set_ylim(bottom=0)

@@ -68,10 +68,10 @@ def cost_of_shards(size: Size, folder: Path) -> list[dict[str, Any]]:
     return [row for case in CASES[size] for row in _measured(case, folder / str(case.events))]
 
 
-def per_shard(rows: list[dict[str, Any]]) -> float:
-    """Return the processor milliseconds that each further shard adds to the smallest batches."""
+def per_shard(rows: list[dict[str, Any]], time: str) -> float:
+    """Return what each further shard adds to the smallest batches, by `ms` or `processor_ms`."""
     fewest = min(row["events"] for row in rows)
-    mine = sorted((row["shards"], row["processor_ms"]) for row in rows if row["events"] == fewest)
+    mine = sorted((row["shards"], row[time]) for row in rows if row["events"] == fewest)
     (few, least), (many, most) = mine[0], mine[-1]
     return float((most - least) / (many - few))
 

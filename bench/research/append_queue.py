@@ -28,7 +28,6 @@ from icestream.core.times import Micros
 from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cells import KeyCells
-from icestream.state.queue.order import KeyOrder
 from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.queue.reader import Dequeued, QueueReader
 
@@ -66,7 +65,7 @@ class AppendQueue(QueueReader):
             header=k.ENTRY_WORDS,
             name=name,
         )
-        super().__init__(cells, KeyOrder(cells.arrays, schedule="fifo", name=f"{name}.reader"))
+        super().__init__(cells, schedule="fifo")
         self._facts = cells.arrays.array(f"{name}.line", np.int64, 1, k.LINE_FACTS)
         self._shedding = cells.arrays.array(f"{name}.shedding", np.float64, 1, 1)
         self._facts.view[k.SEED] = seed

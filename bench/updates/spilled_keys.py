@@ -21,8 +21,9 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
+from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.eviction import KeyEviction
-from icestream.state.queue.sharing import SharedQueue
+from icestream.state.queue.reader import QueueReader
 
 SCHEMA = pa.schema([("price", pa.float64()), ("volume", pa.int64())])
 #: bytes of the queue, and the number of keys as a multiple of those that fit
@@ -76,8 +77,8 @@ def idle_key_bytes(keys: int = 200_000) -> float:
     with TemporaryDirectory() as folder:
         account = Budget(PLENTY).account("queue")
         arena = Arena.create(folder, account)
-        queue = SharedQueue(SCHEMA, arrays=arena)
-        reader = queue.reader("reader", schedule="inplace")
+        queue = KeyCells(SCHEMA, arrays=arena)
+        reader = QueueReader(queue, schedule="inplace")
         fixed = account.held
         known = identities(keys)
         for first in range(0, keys, BATCH):
@@ -91,9 +92,9 @@ def idle_key_bytes(keys: int = 200_000) -> float:
 def _eviction(folder: str, schedule: str, budget: int) -> KeyEviction:
     account = Budget(budget).account("queue")
     arena = Arena.create(folder, account)
-    queue = SharedQueue(SCHEMA, arrays=arena)
-    reader = queue.reader("reader", schedule=schedule, cost=1)
-    return KeyEviction(queue.cells, (reader,), arena, account)
+    cells = KeyCells(SCHEMA, arrays=arena)
+    reader = QueueReader(cells, schedule=schedule, cost=1)
+    return KeyEviction(cells, (reader,), arena, account)
 
 
 def _operations(

@@ -146,7 +146,7 @@ class Targeting:
 
     def _bots(self, raw: Events) -> Events:
         """Count the actions by which bots are recognised."""
-        acts = raw.where(f"stream <> {IMPRESSION}").window(self.rules.window)
+        acts = raw.where(f"stream <> {IMPRESSION}").last(self.rules.window)
         counts = acts.agg(
             ice.sum(f"if(stream = {CLICK}, 1, 0)").alias("clicks"),
             ice.sum(f"if(stream = {SEARCH}, 1, 0)").alias("searches"),
@@ -166,7 +166,7 @@ class Targeting:
     def _with_keywords(self, instants: Events, clean: Events) -> Events:
         """Pair times with the keywords that a user has then, and with the bias."""
         searches = clean.where(f"stream = {SEARCH}").select("subject AS keyword")
-        counts = searches.window(self.rules.window).groupApply(
+        counts = searches.last(self.rules.window).groupApply(
             "keyword", lambda keyword: keyword.agg(ice.count().alias("count"))
         )
         bias = instants.withColumn("keyword", f"{BIAS}L").withColumn("count", "1L")
@@ -175,7 +175,7 @@ class Targeting:
     def _labelled(self, vectors: Events, clean: Events) -> Events:
         """Check for a click at the last instant; the label is known at the next."""
         within = self.rules.click_within
-        clicks = clean.where(f"stream = {CLICK}").select("subject AS ad").window(within)
+        clicks = clean.where(f"stream = {CLICK}").select("subject AS ad").last(within)
         return vectors.shift(within - 1).groupApply("ad", _clicked_or_not, clicks).shift(1)
 
     # -- by ad -----------------------------------------------------------------------------

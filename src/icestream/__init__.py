@@ -77,6 +77,15 @@ if TYPE_CHECKING:
     from icestream.api.state import erase_key, read_state, write_state
     from icestream.api.stream import Stream, stream
     from icestream.api.writer import StreamWriter
+    from icestream.core.errors import (
+        BudgetError,
+        CheckpointError,
+        DamageError,
+        DefinitionError,
+        IcestreamError,
+        InputError,
+        StorageError,
+    )
     from icestream.operators.object_aggregates.user_aggregates import UserAggregate
     from icestream.operators.process.declarations import (
         ListState,
@@ -114,6 +123,10 @@ _HOMES = {
     "icestream.api.stream": "Stream stream",
     "icestream.api.start": "start",
     "icestream.api.writer": "StreamWriter",
+    "icestream.core.errors": (
+        "BudgetError CheckpointError DamageError DefinitionError IcestreamError InputError "
+        "StorageError"
+    ),
     "icestream.operators.object_aggregates.user_aggregates": "UserAggregate",
     "icestream.operators.process.declarations": (
         "ListState MapState ObjectState TableState ValueState pickled"
@@ -129,7 +142,13 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "BudgetError",
+    "CheckpointError",
+    "DamageError",
+    "DefinitionError",
     "Events",
+    "IcestreamError",
+    "InputError",
     "JobStatistics",
     "JobWindow",
     "ListState",
@@ -138,6 +157,7 @@ __all__ = [
     "Query",
     "Result",
     "StatefulProcessor",
+    "StorageError",
     "Stream",
     "StreamWriter",
     "TableState",
@@ -207,7 +227,8 @@ def __getattr__(name: str) -> Any:
     """Import a name of the API on first use."""
     if name not in _HOME_OF:
         msg = f"module 'icestream' has no attribute {name!r}"
-        raise AttributeError(msg)
+        # with a name and an object, Python says which name was meant
+        raise AttributeError(msg, name=name, obj=sys.modules[__name__])
     return getattr(import_module(_HOME_OF[name]), name)
 
 

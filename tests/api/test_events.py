@@ -297,8 +297,8 @@ def test_oracle_joins_say_what_has_no_partner(how: str, world: World, tmp_path: 
 
 
 def test_oracle_an_outer_join_is_one_at_every_instant(world: World, tmp_path: Path) -> None:
-    left = world.rated().select("user", "item").window("4 seconds")
-    right = world.clicked().select("user", "page").window("2 seconds")
+    left = world.rated().select("user", "item").last("4 seconds")
+    right = world.clicked().select("user", "page").last("2 seconds")
     rows = run(left.join(right, "user", how="full"), tmp_path)
     bags: list[oracle.Bag] = []
     for number, (table, column, seconds) in enumerate(((ratings, "item", 4), (clicks, "page", 2))):
@@ -372,7 +372,7 @@ def test_oracle_user_code_sees_the_events_of_each_group_in_order(
 
 
 def test_append_and_update_mode_come_to_the_same(world: World, tmp_path: Path) -> None:
-    events = world.rated().window("4 seconds").groupApply("item", lambda g: g.agg(
+    events = world.rated().last("4 seconds").groupApply("item", lambda g: g.agg(
         ice.count().alias("n"), ice.max("rating").alias("most")))  # fmt: skip
     final = run(events, tmp_path / "append")
     changes = run(events, tmp_path / "changes", "changes")

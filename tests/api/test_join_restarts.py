@@ -127,7 +127,7 @@ class World:
         stream = ice.stream(self.feeds[name].stream(), time="ts", slack="10 seconds")
         rows = stream.events().select(f"{name}1", f"{name}2", name)
         lifetime = self.tree.lifetime
-        return rows.forever() if lifetime is None else rows.window(f"{lifetime} seconds")
+        return rows.forever() if lifetime is None else rows.last(f"{lifetime} seconds")
 
     @property
     def writer(self) -> StreamWriter:

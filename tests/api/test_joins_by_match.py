@@ -355,7 +355,7 @@ def test_oracle_first_events_of_any_batches(seed: int, tmp_path: Path) -> None:
 
 def test_a_join_that_chooses_defers_only_where_it_can() -> None:
     world = World.random(0)
-    a, b = (world.stream(name).window(20 * MS) for name in "ab")
+    a, b = (world.stream(name).last(20 * MS) for name in "ab")
     deferring = a.join(b, on=[("ka", "kb")], onPressure="auto", strategy="largest")
     assert world.flow(deferring).spilling == Spilling(strategy="largest")
     shortened = a.difference(b.select("tb", "kb AS ka", "vb"), on="ka")

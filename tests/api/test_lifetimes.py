@@ -9,6 +9,7 @@ import pytest
 
 import icestream as ice
 from icestream.api.events import Events
+from icestream.api.query_warnings import QueryWarning
 from icestream.core.errors import DefinitionError
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
@@ -44,10 +45,30 @@ def rows_of(query: Events, rows: list[tuple[int, int | None, int]]) -> list[tupl
 
 
 def test_shifted_events_live_as_long_as_before_but_later() -> None:
-    later = events().window(10).shift(5)
+    later = events().last(10).shift(5)
     query = later.groupApply("k", lambda group: group.join(group.select("v AS w")))
     assert rows_of(query, [(100, 1, 7)]) == [(105, 115, 1, 7, 7)]
     assert later._node.reach == 15
+
+
+def test_events_expire_at_a_time_of_their_own() -> None:
+    living = events().expires("timestamp_micros(v)")
+    query = living.groupApply("k", lambda group: group.agg(ice.count().alias("n")))
+    #   the first is there until 109, the second until 103; the third is over before it begins
+    rows: list[tuple[int, int | None, int]] = [(100, 1, 109), (102, 1, 103), (105, 2, 90)]
+    assert [row for row in rows_of(query, rows) if row[2] == 2] == []
+    assert rows_of(query, rows) == [(100, 102, 1, 1), (102, 104, 1, 2), (104, 110, 1, 1)]
+
+
+def test_events_expire_at_a_timestamp() -> None:
+    with pytest.raises(DefinitionError, match="a timestamp; v is int64: convert it"):
+        events().expires("v")
+
+
+def test_a_window_of_events_that_slides_says_which_word_does() -> None:
+    with pytest.warns(QueryWarning, match=r"slides with time.*last\('1 hour'\)"):
+        sliding = events().window("1 hour")
+    assert sliding._node.reach == events().last("1 hour")._node.reach
 
 
 def test_events_are_not_shifted_into_the_past() -> None:

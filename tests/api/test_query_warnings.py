@@ -54,6 +54,7 @@ def test_the_slack_is_that_of_the_watermark(df: DataFrame) -> None:
     late = df.withWatermark("at", "7 seconds")
     assert slack_of(df) == 0
     assert slack_of(late) == 7 * SECOND
+    assert ice.stream(late).window("1 minute").count()._built.plan.sources[0].slack == 7 * SECOND
     assert slack_of(late.where("k > 0").withColumn("l", sf.col("k") + 1)) == 7 * SECOND
     assert slack_of(late, slack="1 second") == SECOND
     other = df.withColumn("other", sf.col("at")).withWatermark("other", "7 seconds")

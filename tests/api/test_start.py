@@ -187,6 +187,52 @@ def test_oracle_kinds_started_together_equal_sparks_batches(
         assert Counter(found.collect()) == Counter(frame.collect()), name
 
 
+def test_oracle_events_and_windows_are_one_query(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 60), events(90, 90))
+    stream = ice.stream(feed.stream(), time="ts", slack="1 second")
+    rows_ = stream.events()
+    hops = stream.window("10 seconds").groupBy("key").agg(ice.sum("n").alias("total"))
+    results = {
+        "sums": rows_.over(ice.sum("n").alias("so_far"), partitionBy="key"),
+        "hops": hops.where("total > 0"),
+        "first": rows_.select("key", "n").dropDuplicates("key"),
+        "hourly": hops.window("1 hour").agg(ice.sum("total").alias("total")),
+    }
+    query = ice.start(
+        *(each.writeStream.option("path", f"{tmp_path}/{name}") for name, each in results.items()),
+        checkpointLocation=f"{tmp_path}/chk",
+        memory="64 MB",
+        shards=2,
+        trigger={"availableNow": True},
+        flush=True,
+    )
+    query.awaitTermination()
+    batch = feed.batch()
+    window, wide = sf.window("ts", "10 seconds"), sf.window("ts", "1 hour")
+    timed = Window.partitionBy("key").orderBy("ts")
+    expected = {
+        "sums": batch.select("key", sf.sum("n").over(timed)),
+        "hops": batch.groupBy(window, "key").agg(sf.sum("n").alias("s")).where("s > 0"),
+        "first": batch.groupBy("key").agg(sf.min_by("n", "ts")),
+        "hourly": batch.groupBy(wide).agg(sf.sum("n")),
+    }
+    for name, frame in expected.items():
+        found = spark.read.parquet(f"{tmp_path}/{name}")
+        found = found.select("key", "so_far") if name == "sums" else found.drop("lifetime")
+        assert Counter(found.collect()) == Counter(frame.collect()), name
+
+
+def test_windows_beside_events_have_final_rows(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", events(0, 5))
+    stream = ice.stream(feed.stream(), "ts")
+    with pytest.raises(DefinitionError, match="started with events are in mode 'append', not"):
+        ice.start(
+            stream.events().dropDuplicates("key").writeStream.format("noop"),
+            stream.window("1 second").count().writeStream.format("noop").outputMode("changes"),
+            checkpointLocation=f"{tmp_path}/chk",
+        )
+
+
 def test_rows_that_hold_are_not_started_together(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, f"{tmp_path}/in", events(0, 5))
     counted = ice.stream(feed.stream(), "ts").window("1 second").count()

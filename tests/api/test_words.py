@@ -116,6 +116,9 @@ def test_words_that_are_not_there_name_others(stream: ice.Stream) -> None:
     ):
         with pytest.raises(AttributeError, match=instead):
             getattr(KINDS[kind](stream), word)
+    writer = stream.window("1 hour").count().writeStream
+    with pytest.raises(AttributeError, match=r"writers have no 'foreach': use foreachBatch"):
+        _ = writer.foreach
 
 
 def test_words_of_groups_that_are_not_there_name_others(stream: ice.Stream) -> None:
@@ -157,6 +160,59 @@ def test_columns_that_spark_cannot_read_are_named(spark: SparkSession) -> None:
     for wrong in ("at timestamp, shop strng", "at timestamp shop"):
         with pytest.raises(DefinitionError, match=f"cannot read '{wrong}' as columns"):
             ice.files(spark, "none", schema=wrong)
+
+
+ODD = ["a.b", "q`t", "a b", "x-y", "select", "true"]
+
+
+def odd(name: str, spark: SparkSession, folder: Path) -> tuple[ice.Stream, str]:
+    """Return a stream with a column of a name that needs quotes, and the name in quotes."""
+    times = pa.array([0, 1_000_000, 2_000_000]).cast(pa.timestamp("us", "UTC"))
+    rows = pa.table({"ts": times, "x": [1, 2, 3], "y": [7, 1, 5], name: [1, 2, 1]})
+    escaped = name.replace("`", "``")
+    return ice.stream(Feed(spark, str(folder), rows).stream(), "ts"), f"`{escaped}`"
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_columns_of_events_may_have_any_name(
+    name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream, quoted = odd(name, spark, tmp_path / "in")
+    named: list[Any] = [quoted, sf.col(quoted)]
+    for column in named:
+        made = stream.over(ice.sum(column).alias("s"), partitionBy=column, rows=2)
+        assert made.columns == ["ts", "x", "y", name, "s"]
+        events = stream.events().where(f"{quoted} > 0").select("x", sf.col(quoted))
+        assert events.columns == ["x", name]
+        assert stream.events().select("x", name).columns == ["x", name]
+        hourly = stream.window("1 hour").groupBy(column).count().select("window", name, "count")
+        assert hourly.groupBy(column).agg(ice.max("count").alias("n")).columns == [name, "n"]
+        both = events.join(stream.events().select("y", quoted), on=column, within="1 second")
+        grouped = ice.stream(both).window("1 minute").groupBy(column).count()
+        assert grouped.columns == ["window", name, "count"]
+
+
+def test_oracle_a_name_with_a_sign_is_no_difference(spark: SparkSession, tmp_path: Path) -> None:
+    stream, _ = odd("x-y", spark, tmp_path / "in")
+    sums = stream.events().forever().groupBy("x-y").agg(ice.sum("x-y").alias("s"))
+    writer = sums.writeStream.outputMode("now").option("checkpointLocation", f"{tmp_path}/chk")
+    query = writer.memory("64 MB").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(map(tuple, query.table().collect())) == [(1, 2), (2, 2)]
+
+
+def test_keys_of_windows_behind_events_are_named_as_those_of_windows(stream: ice.Stream) -> None:
+    behind = ice.stream(stream.over(ice.count().alias("n")))
+    for key in (
+        (sf.col("x") % 2).alias("odd"),
+        sf.expr("x % 2 AS odd"),
+        sf.expr("x % 2"),
+        sf.expr("x * 1.5"),
+        sf.hour("ts"),
+        "K",
+    ):
+        own = stream.window("1 minute").groupBy(key).count().columns
+        assert behind.window("1 minute").groupBy(key).count().columns == own
 
 
 @pytest.mark.parametrize("name", ["a.b", "q`t", "a b", "event time"])
@@ -251,7 +307,12 @@ def test_columns_that_cannot_be_keys_are_refused_where_they_are_written(
 untyped: Any = ice
 #: what users mistype or mix up, and what the error says
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "a condition that ends early": (lambda s: s.where("x >"), "PARSE_SYNTAX_ERROR.* columns are"),
+    "a condition that ends early": (lambda s: s.where("x >"), "^Syntax error.* columns are"),
+    "a column that is not there": (lambda s: s.where("nope > 1"), "^A column.*`nope` cannot be"),
+    "no event time": (lambda s: s.select("k"), "'ts' for the event time, which must stay"),
+    "a window as key": (
+        lambda s: s.groupBy(sf.window("ts", "1 second"), "k").count(), "windows come first: w"
+    ),
     "a condition that is a number": (lambda s: s.where(5), "condition.*got int.* columns are"),
     "an expression as time": (
         lambda s: untyped.stream(s._parts[0].frame, sf.col("ts") + 1), "no column"
@@ -353,6 +414,13 @@ def test_mistakes_are_refused_in_one_line_without_a_stack(
         make(stream)
     assert "\n" not in str(refused.value)
     assert "Exception" not in capfd.readouterr().err
+
+
+def test_a_function_that_is_not_there_names_a_similar_one() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'summ'") as missing:
+        untyped.summ  # noqa: B018 - it raises
+    # from these Python makes a suggestion
+    assert (missing.value.name, missing.value.obj) == ("summ", ice)
 
 
 def test_a_missing_column_of_an_aggregate_is_shown_as_it_was_written(stream: ice.Stream) -> None:

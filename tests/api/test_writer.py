@@ -121,6 +121,15 @@ def test_the_checkpoint_of_another_plan_is_refused_by_naming_what_differs(
     assert "keys" not in str(caught.value)
 
 
+def test_a_checkpoint_of_spark_is_refused(ran: Ran, tmp_path: Path) -> None:
+    plain = ran.feed.stream().writeStream.format("noop").trigger(availableNow=True)
+    plain.option("checkpointLocation", f"{tmp_path}/chk").start().awaitTermination()
+    writer = ran.result().writeStream.format("noop").trigger(availableNow=True)
+    with pytest.raises(CheckpointError, match="a query of Spark's own, which cannot be continued"):
+        writer.option("checkpointLocation", f"{tmp_path}/chk").start()
+    assert not (tmp_path / "chk" / "icestream").exists()
+
+
 def test_the_last_output_mode_counts(ran: Ran) -> None:
     writer = ran.result().writeStream
     for mode in ("append", "changes"):

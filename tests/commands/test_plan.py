@@ -97,6 +97,14 @@ def test_a_statement_needs_its_columns_and_its_time() -> None:
         planned(STATEMENT, None, None)
 
 
+def test_a_file_without_a_statement_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match=r"statement in nowhere\.sql cannot be read: No such"):
+        planned("nowhere.sql", COLUMNS, None)
+    (tmp_path / "bytes.sql").write_bytes(b"\xff\xfe")
+    with pytest.raises(DefinitionError, match=r"bytes\.sql cannot be read: it is not UTF-8 text"):
+        planned(str(tmp_path / "bytes.sql"), COLUMNS, None)
+
+
 @pytest.mark.spark
 def test_a_statement_is_planned(spark: SparkSession, tmp_path: Path) -> None:
     reported = forecast_report(planned(STATEMENT, COLUMNS, None), StreamLoad(1000, 80_000), "1 MB")

@@ -9,7 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.commands.sql import FileStream, cell, plain, sql_command, statement
+from icestream.commands.sql import (
+    FileStream,
+    cell,
+    plain,
+    print_table,
+    query_of,
+    sql_command,
+    statement,
+)
 from icestream.core.errors import DefinitionError
 
 TEXT = "SELECT shop, COUNT(*) AS n FROM orders [RANGE 20 SECONDS SLIDE 10 SECONDS] GROUP BY shop"
@@ -84,10 +92,40 @@ def test_what_cannot_be_asked_is_refused(spark: SparkSession, tmp_path: Path) ->
         ask(tmp_path)
     write(tmp_path / "orders", "a", 1)
     stream = FileStream(tmp_path / "orders", "parquet", "at", "0 seconds").stream(spark)
-    with pytest.raises(DefinitionError, match="must name its stream"):
-        statement("SELECT 1", stream)
+    for text in ("SELECT 1", "EXPLAIN", "WITH a AS (SELECT 1) SELECT * FROM a"):
+        with pytest.raises(DefinitionError, match="must name its stream"):
+            statement(text, stream)
     with pytest.raises(DefinitionError, match="one statement at a time"):
         statement(f"{TEXT}; {TEXT}", stream)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT extract(SECOND FROM at) AS s, COUNT(*) AS n FROM orders [TUMBLE 1 HOUR] GROUP BY 1",
+        "SELECT ' from at' AS t, COUNT(*) AS n FROM orders [TUMBLE 1 HOUR]",
+        "SELECT COUNT(*) AS n FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '1' HOUR))",
+        "WITH a AS (SELECT * FROM orders) SELECT COUNT(*) AS n FROM a [TUMBLE 1 HOUR]",
+    ],
+)
+def test_the_stream_is_found_in_any_statement(
+    text: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path / "orders", "a", 1)
+    stream = FileStream(tmp_path / "orders", "parquet", "at", "0 seconds").stream(spark)
+    assert query_of(text, stream).columns[-1] == "n"
+
+
+@pytest.mark.spark
+def test_tables_with_values_of_any_type_are_printed(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = spark.sql("SELECT TIMESTAMP'2026-03-01' AS at, map('a', array(1)) AS m, X'78' AS b")
+    rows.selectExpr("*", "struct(array(2) AS l) AS s").write.parquet(f"{tmp_path}/in")
+    stream = FileStream(tmp_path / "in", "parquet", "at", "0 seconds").stream(spark)
+    print_table(query_of("SELECT m, s, b FROM t", stream), f"{tmp_path}/chk", "64 MB", as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"m": {"a": [1]}, "s": {"l": [2]}, "b": "x"}
 
 
 def test_values_are_written_for_people_and_for_programs() -> None:

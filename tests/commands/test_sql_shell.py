@@ -65,6 +65,10 @@ def test_statements_print_the_table_they_compute(
     assert "did you mean 'item'?" in printed[0]
     assert "^" in printed[0]
     printed.clear()
+    here.run("SELECT price / (price - price) AS x FROM bid;")
+    assert "DIVIDE_BY_ZERO" in printed[0]
+    assert len(printed[0].splitlines()) == len(printed) == 1
+    printed.clear()
     here.run("EXPLAIN SELECT item, count(*) AS n FROM bid GROUP BY item;")
     assert "nothing bounds it" in printed[0]
     assert "item" in here.words()

@@ -345,6 +345,24 @@ def test_all_figures_of_the_call_centres_are_a_table_on_the_page(tmp_path: Path,
     assert tab.said == []
 
 
+def test_a_table_of_many_rows_leaves_room_for_charts(
+    tmp_path: Path, new_tab: Callable[..., Tab]
+) -> None:
+    checkpoint = str(tmp_path / "calls")
+    write_history(checkpoint, "windows", 5, ended=False)
+    tab = new_tab(viewport={"width": 1280, "height": 720})
+    with DashboardServer(QueryList([checkpoint])) as page:
+        page.library.show(checkpoint, [{"k": f"k{at}", "n": at} for at in range(BOARD_ROWS)])
+        shown = tab.open(page)
+        shown.wait_for_selector("#panel-board table")
+        height = shown.locator("#panel-board").bounding_box()["height"]
+        cut = shown.eval_on_selector_all(
+            ".tile small", "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
+        )
+    assert height < 500
+    assert cut == 0
+
+
 def test_the_page_says_so_when_nobody_answers_and_keeps_what_it_knows(
     checkpoints: Path, tab: Tab
 ) -> None:

@@ -149,6 +149,17 @@ def test_a_key_without_state_is_erased_too(tmp_path: Path) -> None:
     assert verify(Checkpoint(root)).is_fine
 
 
+def test_what_a_killed_program_left_hidden_is_erased_and_empty_folders_stay(tmp_path: Path) -> None:
+    plan = WINDOWS["windows"]()
+    run(plan, tmp_path, range(3))
+    root = tmp_path / "checkpoint"
+    (root / "results" / ".half.rows").write_text(NAME)
+    (root / "exchange" / "00000001").mkdir(parents=True)
+    erase(Reading(str(root)), key_of(plan))
+    assert files_with(root) == []
+    assert (root / "exchange" / "00000001").is_dir()
+
+
 def test_rows_of_a_now_table_are_erased(tmp_path: Path) -> None:
     plan = GROUPS["groups"]()
     run(plan, tmp_path, range(3))

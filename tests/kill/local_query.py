@@ -25,7 +25,6 @@ from icestream.runtime.tables.layout import (
     OpenTableFile,
     TableFiles,
     TableLayout,
-    TableStorage,
     TableTarget,
 )
 from icestream.runtime.tables.sink_log import SinkLog
@@ -54,7 +53,7 @@ def checkpoint(folder: str, store: Store) -> VersionStore:
 
 def table_of(sink: str, folder: str, store: Store, writer: str) -> AppendTable:
     schema, place = PLAN.results(PLAN.views[0]), f"{home(folder, store)}/table"
-    files: TableStorage = TableFiles()
+    files: Files = TableFiles()
     if store is not None:
         files = StoreFiles(store, f"{folder}/new", 0)
     if sink == "delta":

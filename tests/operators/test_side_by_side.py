@@ -160,5 +160,5 @@ def test_bounded_kinds_share_the_quota(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_memory_for_every_kind_is_asked_for_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match=r"its 8 kinds of windows.*at least 16.0 MB"):
+    with pytest.raises(DefinitionError, match=r"each needs 8.0 MB.*at least 16.0 MB"):
         open_query(PLAN, str(tmp_path), budget="8 MB")

@@ -13,7 +13,7 @@ from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.lifetimes.join import StreamJoin
 from icestream.plan.events import placement, queries
 from icestream.plan.events.dataflow import Dataflow
-from icestream.runtime.work.dataflow.work import check_memory
+from icestream.runtime.version.settings import Settings, least_quota
 from icestream.testing.sources import Item, StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.oracles.lifetimes import Bag
@@ -62,6 +62,8 @@ class TestSettledDifference(DataflowConformance):
 
 class TestBest(DataflowConformance):
     flow = plans.best()
+    #: these groups are smaller than others
+    tiny_share = 200 << 10
 
 
 @pytest.mark.slow
@@ -152,7 +154,7 @@ FLOWS = {
 def test_bounded_the_least_memory_is_enough(name: str, tmp_path: Path) -> None:
     flow = FLOWS[name]
     with pytest.raises(DefinitionError, match="memory of 1 B is too small"):
-        check_memory(flow, 1, 1)
+        _check(flow, 1)
     least = next(
         budget for budget in range(SLICE_BYTES, 64 << 20, SLICE_BYTES) if _is_enough(flow, budget)
     )
@@ -165,9 +167,13 @@ def test_bounded_the_least_memory_is_enough(name: str, tmp_path: Path) -> None:
     query.flush()
 
 
+def _check(flow: Dataflow, budget: int) -> None:
+    Settings("", "", budget, shards=1).check_memory(least_quota(flow), flow.jobs)
+
+
 def _is_enough(flow: Dataflow, budget: int) -> bool:
     try:
-        check_memory(flow, 1, budget)
+        _check(flow, budget)
     except DefinitionError:
         return False
     return True

@@ -34,6 +34,26 @@ def without_times(events: pa.RecordBatch) -> pa.RecordBatch:
     return events.set_column(0, time, pa.nulls(events.num_rows, time.type))
 
 
+def test_the_plan_of_a_checkpoint_is_read_once_at_a_start(tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Noting(SimulatedDisk):
+        def read(self, path: str) -> bytes:
+            asked.append(("read", path))
+            return super().read(path)
+
+        def put(self, path: str, data: bytes) -> bool:
+            asked.append(("put", path))
+            return super().put(path, data)
+
+    disk, plan = Noting(), f"{ROOT}/plan.json"
+    query(disk, tmp_path / "a").driver.batch(0, SCRIPT.inputs[0])
+    assert [each for each in asked if each[1] == plan] == [("put", plan)]
+    asked.clear()
+    query(disk, tmp_path / "b")
+    assert [each for each in asked if each[1] == plan] == [("read", plan)]
+
+
 def test_a_batch_that_comes_again_is_delivered_again(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     driver = query(disk, tmp_path / "a").driver

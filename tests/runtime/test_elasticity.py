@@ -13,9 +13,8 @@ import pytest
 
 from icestream.runtime.elasticity import Elasticity, buffers
 from icestream.runtime.local import LocalExecutor, LocalQuery
-from icestream.runtime.version.settings import Settings
+from icestream.runtime.version.settings import Settings, least_quota
 from icestream.runtime.version.task import OpenShard, ShardReport, ShardTask
-from icestream.runtime.work.choice import least_memory
 from tests.fixtures.checkpoints import KINDS, events
 from tests.fixtures.plans import QuickFiles
 
@@ -76,7 +75,7 @@ def test_shards_are_not_prepared_without_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["windows", "groups"])
 def test_a_part_of_the_memory_is_set_aside_if_it_is_enough(tmp_path: Path, kind: str) -> None:
     plan = KINDS[kind].plan()
-    least = least_memory(plan)
+    least = plan.jobs * least_quota(plan)
     settings = Settings(f"{tmp_path}/checkpoint", f"{tmp_path}/local", 64 * least, shards=4)
     executor: Any = SimpleNamespace(each=None, parallel=2, cores_to_come=0)
     elasticity = Elasticity(plan, settings, executor)

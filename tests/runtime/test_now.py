@@ -315,6 +315,39 @@ def test_oracle_windows_are_in_the_table_while_they_are_open(
     assert asked.rows() == expected(text, rows, None)
 
 
+@pytest.mark.parametrize("life", [None, 6 * SECOND])
+def test_bounded_a_version_writes_at_most_the_keys_that_changed(
+    life: int | None, tmp_path: Path
+) -> None:
+    count, sum_ = Aggregate("count", None, "n"), Aggregate("sum", "item", "s")
+    flow = flow_of(Case(grouped(count, sum_), "", life))
+    asked, dice = Asked(flow, tmp_path), np.random.default_rng(1)
+    reached, written = 0, 0
+    keys = times = np.zeros(0, np.int64)
+    for number, size in enumerate([99_000, 1_000] * 10):
+        new = reached + np.sort(dice.integers(1, SECOND * size // 10_000, size))
+        chosen = dice.integers(0, 1_000 if size > 1_000 else 50, size)
+        keys, times = np.append(keys, chosen), np.append(times, new)
+        columns = [new, np.zeros(size, np.int32), chosen, chosen, chosen / 2]
+        arrays = [pa.array(each) for each in columns] + [pa.nulls(size, pa.string())]
+        arrays += [pa.nulls(size, each.type) for each in OTHERS][: len(flow.batch_schema) - 6]
+        arrays[0] = arrays[0].cast(flow.time)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=flow.batch_schema)
+        found = asked.query.feed([[batch]])
+        before, reached = reached, int(new[-1])
+        gone = (
+            np.zeros(0)
+            if life is None
+            else keys[(times + life > before) & (times + life <= reached)]
+        )
+        changed = set(chosen.tolist()) | set(gone.tolist())
+        assert set(found.column("k").to_pylist()) <= changed, number
+        assert found.num_rows <= len(changed)
+        written += found.num_rows
+    assert len(keys) == 1_000_000
+    assert 10_000 <= written <= 20_000
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_oracle_a_late_event_fires_its_window_again_until_the_slack_is_over(
     seed: int, tmp_path: Path

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import BudgetError, DefinitionError, InputError
+from icestream.core.units import parse_bytes
 from icestream.operators.latest import serving_log
 from icestream.plan.nodes.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.work.latest.work import Overhead
@@ -242,6 +244,38 @@ def test_bounded_a_batch_beyond_the_budget_is_a_clear_error(tmp_path: Path) -> N
     many: list[Quote] = [(f"a symbol with a long name {n:060}", n, n) for n in range(80_000)]
     with pytest.raises(BudgetError, match=r'Give the query at least \.memory\("\d+ [KM]B"\)'):
         query.feed(splits_of(many))
+
+
+@pytest.mark.parametrize(
+    ("count", "shards", "digits"), [(15_000, 1, 20), (15_000, 2, 20), (5_000, 1, 200)]
+)
+def test_memory_that_an_error_of_updates_asks_for_is_enough(
+    tmp_path: Path, count: int, shards: int, digits: int
+) -> None:
+    """Three batches of keys that all come once, each beyond the first budget."""
+
+    def run(memory: str) -> None:
+        plan = quotes_plan(Costly(ManualClock()))
+        query = open_updates(plan, tmp_path / memory, shards=shards, budget=parse_bytes(memory))
+        try:
+            for first in range(0, 3 * count, count):
+                query.feed(splits_of([(f"{first + n:0{digits}}", n + 1, n) for n in range(count)]))
+        finally:
+            query.close()
+
+    with pytest.raises(BudgetError) as raised:
+        run(f"{shards} MB")
+    advice = rf'Give the query at least \.memory\("(\d+ [KM]B)"\)\.shards\({shards}\)'
+    found = re.match(advice, str(raised.value))
+    assert found is not None, str(raised.value)
+    run(found[1])
+
+
+def test_bounded_keys_leave_in_parts_that_fit_beside_a_batch(tmp_path: Path) -> None:
+    """A batch takes half of the memory; an eighth of the keys at once would take the rest."""
+    query = open_updates(quotes_plan(Costly(ManualClock())), tmp_path, shards=1, budget=2924 << 10)
+    for first in range(0, 45_000, 15_000):
+        query.feed(splits_of([(f"{first + n:020}", n + 1, n) for n in range(15_000)]))
 
 
 def test_a_step_that_changes_the_key_is_told_so(tmp_path: Path) -> None:

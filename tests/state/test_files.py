@@ -119,6 +119,14 @@ def test_list_is_sorted_and_hides_dot_files(files: Files, root: str) -> None:
     assert files.list(f"{root}/folder") == ["inside"]
 
 
+def test_all_files_below_a_folder_are_found(files: Files, root: str) -> None:
+    for name in ("b", ".hidden", "folder/inside", "folder/deep/er"):
+        write(files, f"{root}/{name}", b"")
+    assert sorted(files.walk(root)) == [".hidden", "b", "folder/deep/er", "folder/inside"]
+    assert sorted(files.walk(f"{root}/folder")) == ["deep/er", "inside"]
+    assert list(files.walk(f"{root}/b")) == list(files.walk(f"{root}/nothing")) == []
+
+
 def test_put_is_exclusive_and_leaves_no_temporary(files: Files, root: str, tmp_path: Path) -> None:
     path = f"{root}/commits/7"
     assert files.put(path, b"winner")

@@ -130,6 +130,15 @@ def test_bounded_few_mappings_are_kept(tmp_path: Path) -> None:
             assert (arena.array(f"a{arrays - 1}", np.int64).view == arrays).all()
 
 
+def test_folders_are_not_checked_for_every_arena(tmp_path: Path) -> None:
+    few = MappingCache(most=32)
+    with mock.patch.object(arena_module, "KEPT", few), mock.patch("os.path.isdir") as checks:
+        for number in range(32):
+            released(tmp_path, f"v{number}")
+        assert len(few) == 32
+        assert checks.call_count < 4 * 32
+
+
 def test_bounded_a_process_opens_few_files_for_arenas(tmp_path: Path) -> None:
     """`select` knows the first 1,024 files, and py4j uses it for the callbacks of queries."""
     before = len(os.listdir("/proc/self/fd"))

@@ -35,7 +35,6 @@ from icestream.runtime.exchange import change_sender
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version import settings
 from icestream.runtime.version.settings import Settings
-from icestream.runtime.work.dataflow import work as dataflow_work
 from icestream.state import snapshot_schedule
 from icestream.state.files import Files
 from icestream.state.groups import directory, heap
@@ -140,9 +139,8 @@ def small_sizes(*, quota: int = 64 << 10, chunk: int = 64, snapshot: int = 2) ->
         (change_sender, "ENOUGH_BYTES", 0),
         (snapshot_schedule, "AFTER", snapshot),
         (snapshot_schedule, "AT_LATEST", snapshot + 1),
-        (dataflow_work, "LEAST_QUOTA", quota),
-        (dataflow_work, "LEAST_SHARE", 0),
         (settings, "LEAST_QUOTA", quota),
+        (settings, "LEAST_SHARE", 0),
         (directory, "LEAST_SLOTS", 32),
         (heap, "LEAST_BLOCKS", 16),
     )

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from icestream.api.column_text import aggregates_over, sql_text
 from icestream.api.event_writer import built
 from icestream.api.functions import AggregateExpression
+from icestream.api.query_warnings import warn_of_sliding
 from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.stream_words import StreamWords
 from icestream.api.words import as_spelled, column_names, quoted
@@ -32,7 +33,7 @@ from icestream.core.units import format_interval, parse_interval
 from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
-from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
@@ -68,6 +69,8 @@ from icestream.runtime.spark.arrow_types import from_arrow_schema
 from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection, in_zone
 
+#: column with the last instant of an event that expires
+EXPIRES = "__expires"
 #: numbers that identify sources while a query is written
 _TAGS = count()
 
@@ -77,7 +80,7 @@ class Events(StreamWords):
     """Events with lifetimes, of a whole stream or of each group.
 
     Examples:
-        >>> events.window("1 hour").groupApply(
+        >>> events.last("1 hour").groupApply(
         ...     "agent", lambda agent: agent.agg(ice.count().alias("n"))
         ... ).columns
         ['agent', 'n']
@@ -87,7 +90,7 @@ class Events(StreamWords):
     _instead: ClassVar[Mapping[str, str]] = {
         "orderBy": "groupBy('key').apply(lambda group: group.top(n, by=...))",
         "limit": "groupBy('key').apply(lambda group: group.top(n, by=...))",
-        "session": "session(...) of the stream, before events()",
+        "session": "ice.stream(events).session(...)",
         "show": "writeStream.format('console').start()",
         "write": "writeStream",
         "leftJoin": "join(other, on=..., how='left')",
@@ -174,14 +177,16 @@ class Events(StreamWords):
         """Set lifetimes so that events are seen in windows [start, end), as those of a stream.
 
         At each multiple T of `slide`, the events of [T - range, T) are seen, until the next
-        multiple. Without `slide` the window slides with time: this is `last(range)`.
+        multiple. Without `slide` the window slides with time: `last(range)` says so.
 
         Examples:
             >>> hourly_events = events.window("1 hour", slide="10 minutes")
         """
-        if slide is None:
-            return self.last(range)
-        return self._altered(Hopping(parse_interval(range), parse_interval(slide)))
+        if slide is not None:
+            return self._altered(Hopping(parse_interval(range), parse_interval(slide)))
+        sliding = self.last(range)
+        warn_of_sliding(range, stacklevel=2)
+        return sliding
 
     def last(self, range: str | int) -> Events:
         """Set lifetimes so that every instant sees the events of the last `range`, its own too.
@@ -198,6 +203,21 @@ class Events(StreamWords):
             >>> prices = events.select("symbol", "price").forever()
         """
         return self._altered(Forever())
+
+    def expires(self, at: str | Column) -> Events:
+        """Let each event live until a time of its own, that instant included; without one, not.
+
+        Examples:
+            >>> valid = events.expires("timestamp + INTERVAL 1 HOUR")
+        """
+        ending = self.withColumn(EXPIRES, at)
+        kind = ending._node.payload.field(EXPIRES).type
+        if not pa.types.is_timestamp(kind):
+            msg = (
+                f"expires takes a timestamp; {at} is {kind}: convert it with timestamp_millis(...)"
+            )
+            raise DefinitionError(msg)
+        return ending._between(None, EXPIRES).drop(EXPIRES)
 
     def point(self) -> Events:
         """Let each event live for one instant.
@@ -251,7 +271,7 @@ class Events(StreamWords):
         Columns are names or SQL text: `ice.sum("price * amount").alias("turnover")`.
 
         Examples:
-            >>> events.window("1 hour").groupApply(
+            >>> events.last("1 hour").groupApply(
             ...     "agent", lambda agent: agent.agg(ice.sum("busyTime").alias("busy"))
             ... ).columns
             ['agent', 'busy']
@@ -292,7 +312,7 @@ class Events(StreamWords):
             rank: the name of a further column with the place of an event, from 1.
 
         Examples:
-            >>> events.window("1 hour").groupApply(
+            >>> events.last("1 hour").groupApply(
             ...     "agent", lambda agent: agent.select("busyTime").top(3, by="busyTime")
             ... ).columns
             ['agent', 'busyTime']
@@ -396,7 +416,7 @@ class Events(StreamWords):
             >>> writer = busy.writeStream.format("noop").memory("64 MB")
         """
         built = self._built("append")
-        return StreamWriter(None, built, as_they_are, built.rows[0], self._built)
+        return StreamWriter(None, built, as_they_are, built.rows[0], self._built, self, together)
 
     @property
     def schema(self) -> StructType:
@@ -422,11 +442,7 @@ class Events(StreamWords):
 
     def _built(self, mode: str) -> BuiltQuery[Dataflow]:
         """Return the projection of the sources and the dataflow, for an output mode."""
-        if self._node.scope is not None:
-            msg = "return the events of a group from groupApply's function before writing them"
-            raise DefinitionError(msg)
-        compile_ = partial(compiled, ((self._node, mode),), zone=self._zone)
-        return built(self._parts, needed_columns(self._node), compile_)
+        return together([self], [mode])
 
     # -- making nodes ----------------------------------------------------------------------
 
@@ -473,6 +489,13 @@ class Events(StreamWords):
             case _:
                 longer = 0
         return self._mapped(AlterLifetimes(lifetime), self._node.payload, text, longer)
+
+    def _between(self, start: str | None, end: str | None, longer: int = 0) -> Events:
+        """Let events live from the time in one column to that in another, `longer` at most."""
+        delay = self._node.delay
+        text = f"lifetime from {start or 'its time'} to {end or 'the end'}"
+        text += f", delayed by {delay}" if delay else ""
+        return self._mapped(ColumnLifetimes(start, end, delay), self._node.payload, text, longer)
 
     def _moved(self, by: int, delay: int) -> Events:
         """Let events live later; of that, `delay` in all is not meant."""
@@ -537,7 +560,9 @@ class Events(StreamWords):
         found = as_spelled(names, self._node.payload.names)
         unknown = [name for name in found if name not in self._node.payload.names]
         if unknown:
-            msg = f"{method} names {unknown}; the columns are {self.columns}"
+            hint = ", and windows come first: window('1 hour').groupBy(...)"
+            hint = hint if any("window(" in name for name in unknown) else ""
+            msg = f"{method} names {unknown}; the columns are {self.columns}{hint}"
             raise DefinitionError(msg)
         return found
 
@@ -587,6 +612,25 @@ def events_of(inputs: Sequence[StreamInput]) -> Events:
     nodes = tuple(FromSource(part.columns, source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
+
+
+def together(results: Sequence[object], modes: Sequence[str]) -> BuiltQuery[Dataflow]:
+    """Return events, and results of windows by their final rows, as one query."""
+    given = [each.events() for each in results if isinstance(each, StreamWords)]
+    if len(given) < len(results):
+        msg = (
+            "ice.start takes results of one kind: of streams and events, of one job, or of steps "
+            "over one stream. Start each other kind by itself with writeStream...start(): queries "
+            "may read the same DataFrame in parallel"
+        )
+        raise DefinitionError(msg)
+    nodes = [each._node for each in given]
+    if any(node.scope is not None for node in nodes):
+        msg = "return the events of a group from groupApply's function before writing them"
+        raise DefinitionError(msg)
+    sources = {tag: part for each in given for tag, part in each._parts.items()}
+    asked = tuple(zip(nodes, modes, strict=True))
+    return built(sources, needed_columns(*nodes), partial(compiled, asked, zone=given[0]._zone))
 
 
 def _unchanged(changes: pa.RecordBatch) -> pa.RecordBatch:

@@ -161,7 +161,7 @@ def _planned(results: Sequence[Tuples]) -> JobPlan:
     return planned_job([each._node for each in results], fuse=lead._fuse, rates=lead._rates)
 
 
-def _built(results: Sequence[object]) -> BuiltQuery[Dataflow]:
+def _built(results: Sequence[object], _modes: Sequence[str] = ()) -> BuiltQuery[Dataflow]:
     """Return the projection of the sources and the dataflow; the first result sets fusion."""
     given = [each for each in results if isinstance(each, Tuples)]
     if len(given) < len(results):

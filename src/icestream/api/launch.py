@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from icestream.api.query_warnings import warn_of_late_events, warn_of_revisions
-from icestream.api.shared_plan import BuiltQuery, Statement, build
+from icestream.api.shared_plan import BuiltQuery, build
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.server import shared_page
 from icestream.operators.dataflow.results import CHANGE
@@ -62,10 +62,13 @@ def launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     """Run the statements of some writers as one query, with the settings of the first."""
     lead = outputs[0][0]
     built = lead._built
-    if len(outputs) > 1 and lead._together is not None:
-        built = lead._together([each._result for each, _ in outputs])
+    modes = [each._mode for each, _ in outputs]
+    statements = [each._statement for each, _ in outputs if each._statement is not None]
+    if len(statements) == len(outputs) > 1:
+        built = build(statements)
     elif len(outputs) > 1:
-        built = build(_statements(outputs))
+        assert lead._together is not None
+        built = lead._together([each._result for each, _ in outputs], modes)
     if not built.events.isStreaming:
         msg = (
             "a query starts over a stream, but this DataFrame is a batch: read it with "
@@ -78,7 +81,6 @@ def launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     checkpoint, paced = lead._checkpoint(), lead._paced()
     lead._flushes()
     late_sink = lead._late_sink()
-    modes = [each._mode for each, _ in outputs]
     found = [
         # the sink of a table by key gets rows as they are
         table_of(sink, as_they_are if mode in TABLES else each._shape, lead._spark, columns)
@@ -188,20 +190,6 @@ def _held_columns(built: BuiltQuery[Any], view: int) -> StructType:
     columns = [field for field in built.rows[view] if field.name != CHANGE]
     aged = [StructField(AGE, DoubleType())] if built.plan.has_queue else []
     return StructType([*columns, *aged])
-
-
-def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]:
-    """Return the statements of writers that are started together."""
-    found = [writer._statement for writer, _ in outputs]
-    statements = [each for each in found if each is not None]
-    if len(statements) < len(found):
-        msg = (
-            "ice.start takes results of one kind: windows of one stream, results of one job, or "
-            "steps over one stream. Start a query over events with lifetimes, and each other kind, "
-            "by itself with writeStream...start(): queries may read the same DataFrame in parallel"
-        )
-        raise DefinitionError(msg)
-    return statements
 
 
 def columns_of_refused(built: BuiltQuery[Computation], *, bad: bool) -> StructType:

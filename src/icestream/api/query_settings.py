@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from icestream.api.query_warnings import warn_of_change
 from icestream.api.shared_plan import BuiltQuery, Statement
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.inspect.evolve import evolve
 from icestream.operators.dataflow.stores import ColdOptions
@@ -41,13 +41,12 @@ from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import Callback
 from icestream.runtime.spark.tasks import SparkExecutor
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.layout import TableFiles, TableStorage
+from icestream.runtime.tables.layout import TableFiles
 from icestream.runtime.version.disk_use import COPIES
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
-from icestream.runtime.version.settings import Settings
+from icestream.runtime.version.settings import Settings, least_quota
 from icestream.runtime.version.work import Executor
-from icestream.runtime.work.choice import least_memory
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions
@@ -103,7 +102,7 @@ class QuerySettings:
     _build: Callable[[str], BuiltQuery[Computation]] | None = None
     #: the result, where several of its kind can be one query, and the function that combines them
     _result: object = None
-    _together: Callable[[Sequence[object]], BuiltQuery[Computation]] | None = None
+    _together: Callable[[Sequence[object], Sequence[str]], BuiltQuery[Computation]] | None = None
     #: plan, projection and columns of windows that another output mode has replaced
     _own: tuple[BuiltQuery[Computation], Callable[[DataFrame], DataFrame], StructType] | None = None
     _format: str = "parquet"
@@ -216,7 +215,7 @@ class QuerySettings:
         own.pop("cache", None)
         return own
 
-    def _table_files(self, place: str) -> TableStorage:
+    def _table_files(self, place: str) -> Files:
         """Return the files of a table; what is written there need not be kept on the local disk."""
         if store_scheme(place) is None:
             return TableFiles()
@@ -268,9 +267,8 @@ class QuerySettings:
         if last is None:
             cores, plan = self._spark.sparkContext.defaultParallelism, self._built.plan
             tasks = self._most_tasks or cores
-            return spare_shards(
-                self._memory, plan.jobs, least_memory(plan), tasks=tasks, cores=cores
-            )
+            least = plan.jobs * least_quota(plan)
+            return spare_shards(self._memory, plan.jobs, least, tasks=tasks, cores=cores)
         return max(self._most_tasks or 1, len(last.arenas) // self._built.plan.jobs)
 
     @property
@@ -363,6 +361,12 @@ class QuerySettings:
         plan = self._planned(built.plan, modes)
         state = self._state_location(checkpoint)
         files = self._files(state)
+        if store_scheme(state) is None and files.exists(f"{state}/metadata"):
+            msg = (
+                f"the checkpoint at {state} is that of a query of Spark's own, which cannot be "
+                "continued: choose a new folder, and read events as old as the longest window again"
+            )
+            raise CheckpointError(msg)
         settings = self._settings(files, state)
         executor = self._executor(built.events, files, settings)
         lease = Lease(files, settings.root)

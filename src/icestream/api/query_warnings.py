@@ -8,7 +8,6 @@ from typing import Any
 
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
 from icestream.plan.computation import Computation
-from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.events import Entered, FromSource, Left, Mapped, Node, United
 from icestream.plan.windows.lifetimes import Shifted
 
@@ -32,6 +31,15 @@ def warn_of_instants(nodes: Sequence[Node], stacklevel: int) -> None:
         warnings.warn(msg, QueryWarning, stacklevel=stacklevel + 1)
 
 
+def warn_of_sliding(range: str | int, stacklevel: int) -> None:
+    """Warn of a window of events that slides, while that of a stream is tumbling."""
+    msg = (
+        f"events.window({range!r}) slides with time, unlike windows of streams: write "
+        f"last({range!r}), or ice.stream(events).window({range!r}) for tumbling windows"
+    )
+    warnings.warn(msg, QueryWarning, stacklevel=stacklevel + 1)
+
+
 def warn_of_late_events(plan: Computation, progress: Mapping[str, Any], query: str) -> None:
     """Warn if events were too late for a source without slack; Python shows it once for a query."""
     sources = [source.name for source in plan.sources if source.slack == 0]
@@ -48,7 +56,7 @@ def warn_of_late_events(plan: Computation, progress: Mapping[str, Any], query: s
 def warn_of_revisions(plan: Computation, progress: Mapping[str, Any], query: str) -> None:
     """Warn if a version emits many changes for each event; Python shows it once for a query."""
     rows, events = progress["icestream"]["resultRows"], progress["numInputRows"]
-    modes = {view.mode for view in plan.views} if isinstance(plan, Dataflow) else ()
+    modes = {getattr(view, "mode", None) for view in plan.views}
     if "changes" in modes and rows > MANY_ROWS and rows > MANY_CHANGES * events:
         msg = (
             f"the query of {query} emitted {rows:,} changes for {events:,} events: in mode "

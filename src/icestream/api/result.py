@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame
 
-from icestream.api.events import Events
+from icestream.api.events import Events, together
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
@@ -328,11 +328,10 @@ class Result(WindowWords, ProjectedRows):
         Examples:
             >>> writer = kpis.writeStream.format("parquet").option("path", "out").memory("64 MB")
         """
-        if self._statement is None:
-            rows = self._in_mode("append")
-            return StreamWriter(None, rows, as_they_are, rows.rows[0], self._in_mode)
-        shape, schema = self._shape, self.schema
-        return StreamWriter(self._statement, self._built, shape, schema, self._in_mode)
+        own = self._statement is not None
+        built = self._built if own else self._in_mode("append")
+        shape, schema = (self._shape, self.schema) if own else (as_they_are, built.rows[0])
+        return StreamWriter(self._statement, built, shape, schema, self._in_mode, self, together)
 
     def explain(self, statistics: WindowStatistics | None = None) -> None:
         """Print what will be computed and how.

@@ -29,10 +29,12 @@ def start(
     trigger: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Query:
-    """Start several results over one stream as one query with a sink for each.
+    """Start several results as one query with a sink for each.
 
-    Events are read and stored once for all of them. Each writer sets its own sink (format, path,
-    output mode, callback); settings of the whole query are given here.
+    Windows of one stream read and store its events once for all of them, and steps over one stream
+    and results of one job are one query as well; so are events, also beside windows. Each writer
+    sets its own sink (format, path, output mode, callback); settings of the whole query are given
+    here.
 
     Args:
         *writers: what `result.writeStream` returned, each with its sink.
@@ -57,6 +59,8 @@ def start(
         >>> together.awaitTermination()
     """
     _check_writers(writers)
+    if any(each._statement is None for each in writers):
+        writers = tuple(each._beside_events() for each in writers)
     own = ("memory", "disk", "shards", "parallelism", "queryName", "trigger")
     for option in options:
         if hint := guess(option, own, TYPO):

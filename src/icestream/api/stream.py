@@ -31,7 +31,7 @@ from icestream.plan.nodes.updates import Latest
 @overload
 def stream(
     df: DataFrame,
-    time: str,
+    time: str = "",
     slack: str | int | None = None,
     *,
     nulls: str = "error",
@@ -60,7 +60,8 @@ def stream(
     Args:
         df: any streaming DataFrame, or a batch of history for `bootstrap`; or events, such as those
             of a join, whose rows are to be in windows.
-        time: the column with the time of the event, a timestamp.
+        time: the column with the time of the event, a timestamp; by default that of
+            `df.withWatermark(time, ...)`.
         slack: how far an event may lag behind the latest one. By default it is that of
             `df.withWatermark(time, ...)`, and 0 without a watermark. Spark ignores the watermark
             of a batch: give the slack if the query is also built from history.
@@ -82,7 +83,8 @@ def stream(
     if not isinstance(given, DataFrame):
         msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
         raise DefinitionError(msg)
-    (time,) = as_spelled(column_names(time, "time") or ("",), df.columns)
+    named = column_names(time, "time")
+    (time,) = as_spelled(named if any(named) else _watermarked(df), df.columns)
     _check_time(df, time)
     if nulls not in ("error", "drop"):
         msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
@@ -98,19 +100,25 @@ def stream(
     return Stream((StreamInput(df, time, length, nulls, name, silent),))
 
 
+def _watermarked(df: DataFrame) -> tuple[str]:
+    """Return the column on which a DataFrame has a watermark; no name without one."""
+    found = [each.name for each in df.schema if "spark.watermarkDelayMs" in (each.metadata or {})]
+    return (found[0] if len(found) == 1 else "",)
+
+
 def _watermark_delay(df: DataFrame, time: str) -> int:
     """Return the delay of the watermark that a DataFrame has on a column; 0 without one."""
     metadata = df.select(named_column(df, time)).schema[0].metadata or {}
     return 1000 * int(metadata.get("spark.watermarkDelayMs", 0))
 
 
-def _check_time(df: DataFrame, time: str) -> None:
+def _check_time(df: DataFrame, time: str, advice: str = "ice.stream(df, time=...)") -> None:
     try:
         with resolving(df.columns):
             kind = df.select(named_column(df, time)).schema[0].dataType
     except DefinitionError:
         asked = f"there is no column {time!r} for the event time" if time else "name the event time"
-        msg = f"{asked}, ice.stream(df, time=...); the columns are {df.columns}"
+        msg = f"{asked}, {advice}; the columns are {df.columns}"
         raise DefinitionError(msg) from None
     if not isinstance(kind, TimestampType | TimestampNTZType):
         convert = "timestamp_millis" if isinstance(kind, IntegralType) else "to_timestamp"
@@ -137,7 +145,7 @@ class Stream(WindowWords, StepWords):
         "limit": "events().groupBy('key').apply(lambda group: group.top(n, by=...))",
         "withWatermark": "ice.stream(df, time=..., slack=...)",
         "show": "writeStream.format('console').start() of a result",
-        "writeStream": "events().writeStream, or that of a result: window(...).agg(...)",
+        "writeStream": "df.writeStream for events as they are, or that of a result: groupBy(...)",
     }
     _parts: tuple[StreamInput, ...]
 
@@ -263,6 +271,8 @@ class Stream(WindowWords, StepWords):
         for part in self._parts:
             with resolving(part.frame.columns):
                 frame = change(part.frame)
-            _check_time(frame, part.time)
+            _check_time(
+                frame, part.time, "which must stay: select it too, or use events().select(...)"
+            )
             parts.append(replace(part, frame=frame))
         return Stream(tuple(parts))

@@ -171,7 +171,7 @@ class StreamWords(ColumnWords):
             *others: further streams that the sub-query reads.
 
         Examples:
-            >>> events.window("1 hour").groupApply(
+            >>> events.last("1 hour").groupApply(
             ...     "agent", lambda agent: agent.select("busyTime").top(3, by="busyTime")
             ... ).columns
             ['agent', 'busyTime']

@@ -103,7 +103,7 @@ def explained(
     return "\n".join(f"{name:>16}  {text}" for name, text in {**lines, "step": step}.items())
 
 
-def together(results: Sequence[object]) -> BuiltQuery[Updates]:
+def together(results: Sequence[object], _modes: Sequence[str]) -> BuiltQuery[Updates]:
     """Return the events and the plan of results of update streams that form one query."""
     given = [each for each in results if isinstance(each, UpdateResult)]
     if len(given) < len(results):

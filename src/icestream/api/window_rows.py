@@ -19,9 +19,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from icestream.api.column_text import aggregates_over, sql_text
+from icestream.api.column_text import aggregates_over, names_of, sql_text
 from icestream.api.events import Events, events_of
-from icestream.api.functions import AggregateExpression
+from icestream.api.functions import AggregateExpression, as_column
 from icestream.api.shared_plan import Statement, StreamInput, build, check_aggregates, check_names
 from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
@@ -89,12 +89,13 @@ def rows_of_windows(
     """Return the rows of windows over events, at the start of whose lifetimes they are."""
     check_aggregates(aggregates)
     payload = events._node.payload
-    texts = [sql_text(each, payload, "groupBy") for each in cols]
+    columns = [as_column(each) for each in cols]
+    texts = [sql_text(each, payload, "groupBy", alias=False) for each in columns]
     keys = [f"__k{place}" for place in range(len(texts))]
     inputs, found = aggregates_over(aggregates, payload, "1")
     named = [f"({text}) AS {key}" for text, key in zip(texts, keys, strict=True)]
     read = events.select(*named, *inputs, f"0 AS {_ALL}")
-    names = [text.split(".")[-1].strip("`") for text in texts]
+    names = names_of(columns, payload, "groupBy")
     (part, *_) = events._parts.values()
     chosen = [aggregate for aggregate, _ in found]
     return _rows(read, windows, keys, names, sets, chosen, part.time_type)

@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -207,7 +208,9 @@ def named_column(frame: DataFrame, name: str) -> Column:
 def column_names(given: object, word: str) -> tuple[str, ...]:
     """Return the names of columns, given as names, columns of Spark, lists of these, or None."""
     if given is None or isinstance(given, str | Column):
-        found = str(given).removeprefix("Column<'").removesuffix("'>").strip("`")
+        found = str(given).removeprefix("Column<'").removesuffix("'>")
+        if len(found) > 1 and found[0] == found[-1] == "`":
+            found = found[1:-1].replace("``", "`")
         return () if given is None else (found,)
     if not isinstance(given, Sequence):
         msg = f"{word} takes names of columns; got {given!r}"
@@ -247,7 +250,7 @@ def reasons_alone() -> Iterator[None]:
 
 def reason_of(error: Exception) -> str:
     """Return the first line of what Spark refuses, without its code and the place in a plan."""
-    return str(error).strip().splitlines()[0].split(" SQLSTATE")[0]
+    return re.sub(r"^\[[\w.]+\] ", "", str(error).strip().splitlines()[0].split(" SQLSTATE")[0])
 
 
 def quoted(name: str) -> str:

@@ -7,21 +7,21 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and the options 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
 
 from icestream.api.launch import HELD, TABLES, columns_of_refused, launch
 from icestream.api.query_settings import OWN_OPTIONS, UPDATES_EVERY, QuerySettings, is_own
-from icestream.api.words import as_spelled
+from icestream.api.words import PySparkWords, as_spelled
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TYPO, guess
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.operators.dataflow.results import CHANGE
 from icestream.plan.grid import lower
-from icestream.plan.nodes.queries import Plan
 from icestream.runtime.spark.arrow_types import to_arrow_schema
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.sink import (
@@ -46,7 +46,7 @@ _TRIGGERS = ("processingTime", "availableNow", "once")
 
 
 @dataclass(frozen=True)
-class StreamWriter(QuerySettings):
+class StreamWriter(QuerySettings, PySparkWords):
     """Collects the settings of a query; `start` runs it.
 
     Examples:
@@ -57,6 +57,12 @@ class StreamWriter(QuerySettings):
         ... )
         >>> writer = writer.memory("512 MB").trigger(processingTime="10 seconds")
     """
+
+    _called: ClassVar[str] = "writers"
+    _instead: ClassVar[Mapping[str, str]] = {
+        "foreach": "foreachBatch(lambda rows, version: ...), with rows.foreach(...) inside",
+        "clusterBy": "partitionBy(...)",
+    }
 
     def format(self, source: str) -> StreamWriter:
         """Choose the format of the results.
@@ -126,7 +132,7 @@ class StreamWriter(QuerySettings):
             )
         if self._build is not None and (self._statement is None or mode in HELD):
             return self._as_dataflow(mode)
-        plan = self._built.plan
+        plan: Any = self._built.plan
         if mode in TABLES:
             self._table_key()
         if plan.has_queue:
@@ -136,7 +142,7 @@ class StreamWriter(QuerySettings):
             return replace(
                 self, _mode=mode, _result=timed, _built=timed._built, _schema=timed.schema
             )
-        if mode == "changes" and isinstance(plan, Plan) and lower.takes_tuples(plan):
+        if mode == "changes" and self._statement is not None and lower.takes_tuples(plan):
             return self._as_dataflow(mode)
         return replace(self, _mode=mode)
 
@@ -150,6 +156,15 @@ class StreamWriter(QuerySettings):
             return changed
         own = self._built, self._shape, self._schema
         return replace(changed, _shape=as_they_are, _own=own)
+
+    def _beside_events(self) -> StreamWriter:
+        """Return this writer for a query that has events as well, with final rows of windows."""
+        if self._statement is None:
+            return self
+        if self._mode != "append":
+            msg = f"windows that are started with events are in mode 'append', not {self._mode!r}"
+            raise DefinitionError(msg)
+        return self._as_dataflow(self._mode)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
         """Choose when batches run, as in PySpark: processingTime, availableNow or once.

@@ -62,7 +62,7 @@ def planned(query: str, columns: str | None, time: str | None) -> dict[str, Comp
     """Return the plans to forecast: of a statement, of a file with one, or of a program."""
     if query.endswith(".py"):
         return _of_program(Path(query))
-    text = Path(query).read_text() if query.endswith((".sql", ".cql")) else query
+    text = _text_of(Path(query)) if query.endswith((".sql", ".cql")) else query
     if columns is None:
         msg = 'give the columns of the stream: --columns "at timestamp, shop string"'
         raise DefinitionError(msg)
@@ -83,6 +83,15 @@ def computation(result: object) -> Computation:
         return result.writeStream._built.plan
     msg = f"a {type(result).__name__} is not a result of a query: it has no writeStream"
     raise DefinitionError(msg)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        msg = f"the statement in {file} cannot be read: {reason}"
+        raise DefinitionError(msg) from None
 
 
 def _of_program(program: Path) -> dict[str, Computation]:

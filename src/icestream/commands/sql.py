@@ -15,26 +15,31 @@ Invariants:
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from sqlglot import exp
 
 import icestream as ice
 from icestream.api.words import reason_of
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import DefinitionError, InputError
+from icestream.sql.relations.brackets import parse_statement
+from icestream.sql.statements.tokens import statements
 
 _INSTANT = timedelta(microseconds=1)
+#: how a line of an error begins that says what Spark could not do
+_CONDITION = re.compile(r"\[(?!STREAM_FAILED|FOREACH_BATCH)[A-Z][A-Z_.0-9]+\] .*")
 FORMATS = ("parquet", "json", "csv", "orc")
-_FROM = re.compile(r"\bFROM\s+`?(\w+)`?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,9 @@ class Answer:
         """Take what `ice.sql` returned."""
         self._query = query
         self.columns: list[str] = list(query.columns)
-        self._added: dict[bool, Counter[tuple[Any, ...]]] = {True: Counter(), False: Counter()}
+        self._added: dict[bool, Counter[object]] = {True: Counter(), False: Counter()}
+        #: rows by what they are counted by
+        self._rows: dict[object, tuple[Any, ...]] = {}
         self._instants = True
 
     def start(self, folder: str, memory: str, *, follow: bool) -> Any:
@@ -100,15 +107,24 @@ class Answer:
             writer = writer.trigger(availableNow=True)
         return writer.start()
 
+    def run(self, folder: str, memory: str) -> None:
+        """Run the query over the files that are there to the end."""
+        try:
+            self.start(folder, memory, follow=False).awaitTermination()
+        except StreamingQueryException as error:
+            raise InputError(_cause(error)) from None
+
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the rows that hold now: those that stay, or those of all instants."""
         chosen = self._added[not self._instants]
-        return sorted((+chosen).elements(), key=repr)
+        return sorted((self._rows[each] for each in (+chosen).elements()), key=repr)
 
     def _add(self, rows: DataFrame, version: int) -> None:
         del version
         for row in rows.toLocalIterator():
-            values = tuple(_hashable(row[name]) for name in self.columns)
+            found = tuple(row[name] for name in self.columns)
+            values = _comparable(found)
+            self._rows[values] = found
             if not isinstance(self._query, ice.Events):
                 self._added[False][values] += 1
                 continue
@@ -117,8 +133,20 @@ class Answer:
             self._added[end is None][values] += row["change"]
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+def _cause(error: StreamingQueryException) -> str:
+    """Return the line of a failed query that says what Spark could not compute."""
+    named = [line for line in str(error).splitlines() if _CONDITION.search(line)]
+    found = _CONDITION.search(named[-1]) if named else None
+    return reason_of(error) if found is None else found[0].split(" SQLSTATE")[0]
+
+
+def _comparable(value: Any) -> Any:
+    """Return what rows with equal values are counted by."""
+    if isinstance(value, dict):
+        return tuple(sorted(map(_comparable, value.items()), key=repr))
+    if isinstance(value, list | tuple):
+        return tuple(map(_comparable, value))
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 def sql_command(
@@ -159,21 +187,17 @@ def sql_command(
 def print_table(query: Any, folder: str, memory: str, *, as_json: bool) -> None:
     """Print the table that a query computes over the files that are there."""
     answer = Answer(query)
-    answer.start(folder, memory, follow=False).awaitTermination()
+    answer.run(folder, memory)
     if not as_json:
         print("\t".join(answer.columns))
     for row in answer.rows():
-        values = dict(zip(answer.columns, row, strict=True))
+        values = Row(**dict(zip(answer.columns, row, strict=True))).asDict(recursive=True)
         print(json.dumps(values, default=plain) if as_json else "\t".join(map(cell, row)))
 
 
 def query_of(text: str, stream: ice.Stream) -> Any:
     """Return the query of the command's statement over a stream, under any name."""
-    found = _FROM.search(text)
-    if found is None:
-        msg = "a statement must name its stream: SELECT ... FROM events [RANGE ...]"
-        raise DefinitionError(msg)
-    streams: dict[str, Any] = {found[1]: stream}
+    streams: dict[str, Any] = {_name_of_stream(text): stream}
     result = ice.sql(text, **streams)
     if isinstance(result, list):
         msg = "give one statement at a time; start several together with ice.start(...)"
@@ -182,6 +206,22 @@ def query_of(text: str, stream: ice.Stream) -> Any:
         print(result)
         raise SystemExit(0)
     return result
+
+
+def _name_of_stream(text: str) -> str:
+    """Return the first table that a statement reads and does not define."""
+    (first, *_) = statements(text)
+    explains = first.tokens[0].text.upper() == "EXPLAIN" and len(first.tokens) > 1
+    tree = parse_statement(replace(first, tokens=first.tokens[1:]) if explains else first)
+    defined = {each.alias_or_name.lower() for each in tree.find_all(exp.CTE)}
+    for table in (tree.expression if isinstance(tree, exp.Create) else tree).find_all(exp.Table):
+        # TABLE(TUMBLE(TABLE orders, ...)) is read as calls
+        inside = next(table.find_all(exp.Column), table)
+        name = (inside if isinstance(table.this, exp.Anonymous) else table).name
+        if name and name.lower() not in defined:
+            return name
+    msg = "a statement must name its stream: SELECT ... FROM events [RANGE ...]"
+    raise DefinitionError(msg)
 
 
 def statement(text: str, stream: ice.Stream) -> ice.Result:

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
+from icestream.api.words import reason_of
 from icestream.commands.sql import Answer, FileStream, cell
 from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.inspect.held_rows import now_rows
@@ -79,6 +81,8 @@ class Shell:
                 self.show(_HELP)
         except IcestreamError as error:
             self.show(str(error))
+        except PySparkException as error:
+            self.show(reason_of(error))
         except KeyboardInterrupt:
             self.show("")
         return True
@@ -120,8 +124,7 @@ class Shell:
         elif query is not None:
             with tempfile.TemporaryDirectory() as folder:
                 answer = Answer(query)
-                started = answer.start(folder, self.memory, follow=False)
-                started.awaitTermination()
+                answer.run(folder, self.memory)
                 self._print(answer.columns, answer.rows())
 
     def _query(self, text: str) -> Any:

@@ -55,7 +55,8 @@ def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> 
         name="state",
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Show and check the state of a checkpoint; only rewrite, erase and repair change it.",
+        help="Show and check the state of a checkpoint; only rewrite, erase, repair and upgrade "
+        "change it.",
     )
     changing = (upgrade, rewrite, erase, verify, repair)
     for command in (show, groups, get, diff, export, copy, *changing):

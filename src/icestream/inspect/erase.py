@@ -22,8 +22,7 @@ Rows in sinks, and Spark's log of the source and its offsets, are not reached.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -275,20 +274,10 @@ def _delete_others(at: Checkpoint, commit: Commit) -> int:
     gone = [
         path
         for folder in (SEGMENTS, RESULTS, EXCHANGE, DROPPED)
-        for path in _files_below(at, f"{root}/{folder}")
-        if path not in named
+        for name in files.walk(f"{root}/{folder}")
+        if (path := f"{root}/{folder}/{name}") not in named
     ]
     files.unlink(*gone)
     for folder in {folder_of(path) for path in gone}:
         files.sync_folder(folder)
     return len(gone)
-
-
-def _files_below(at: Checkpoint, folder: str) -> Iterator[str]:
-    for name in at.files.list(folder):
-        path = f"{folder}/{name}"
-        below = list(_files_below(at, path))
-        if below:
-            yield from below
-        elif not os.path.isdir(path):
-            yield path

@@ -28,12 +28,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from icestream.core.clock import Clock
-from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
+from icestream.core.errors import BudgetError, CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.plan.computation import Computation
-from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.evolution.plan_differences import check_same_plan
-from icestream.plan.fuse.running_fusion import RunningFusion, Together
+from icestream.plan.fuse.running_fusion import Together
 from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.elasticity import Elasticity, VersionShards
 from icestream.runtime.tables.append_table import AppendTable
@@ -115,9 +114,8 @@ class Driver(Generic[Batch_contra]):
         self._executor = executor
         self._clock = clock or plan.clock
         self.store = VersionStore(files, settings.root)
-        stored = self.store.stored_plan() or plan.describe()
-        proposed = plan.describe(), written(state_schema_of(plan))
-        self._plan = plan = plan.as_stored(stored)
+        stored, proposed = self.store.stored_plan(), plan
+        self._plan = plan = plan.as_stored(stored or plan.describe())
         self._elasticity = Elasticity(plan, settings, executor)
         self._work = work_of(plan, files, settings)
         self._bulk_files = BulkFiles(files, executor.each, executor.later)
@@ -139,7 +137,10 @@ class Driver(Generic[Batch_contra]):
         if plan.measured:
             self._fuse = "auto"
         # nothing is written for a query that is refused
-        check_same_plan(settings.root, self.store.remember_plan(*proposed), plan.describe())
+        if stored is None:
+            schema = written(state_schema_of(proposed))
+            stored = self.store.remember_plan(proposed.describe(), schema)
+        check_same_plan(settings.root, stored, plan.describe())
         self._take(Owner.here(application, clock))
 
     @property
@@ -239,11 +240,7 @@ class Driver(Generic[Batch_contra]):
 
         Their state stays where it is. Operators that are partitioned differently are refused.
         """
-        if not (isinstance(self._plan, Dataflow) and self._plan.names):
-            msg = "fuse is for jobs (ice.job); for other queries the plan fixes what runs together"
-            raise DefinitionError(msg)
-        graph, shards = self._plan.graph, self._elasticity.shards
-        RunningFusion.begin(graph, shards).chosen(graph, together, self._plan.names, shards)
+        self._plan.check_fusion(together, self._elasticity.shards)
         self._fuse = together
 
     def maintained(self) -> list[Commit]:

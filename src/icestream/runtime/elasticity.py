@@ -37,14 +37,11 @@ from icestream.plan.balance.hot_shards import SkewSizing, followed_skew
 from icestream.plan.balance.shard_sizing import ShardSizing, sized_shards
 from icestream.plan.balance.sizing import BatchMeasurements, Sizing, room_of
 from icestream.plan.computation import Computation
-from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.version.resharding import Resharding, SpareMemory, resharded
 from icestream.runtime.version.scaling import ENOUGH, next_sizing, placed, task_bounds
-from icestream.runtime.version.settings import Settings
+from icestream.runtime.version.settings import Settings, least_quota
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor
-from icestream.runtime.work.choice import kinds_of_windows, least_memory
-from icestream.runtime.work.dataflow.work import check_memory
 from icestream.state.snapshot_schedule import When
 from icestream.state.versions.commits import Commit
 from icestream.state.versions.live_segments import LiveSegments
@@ -96,6 +93,8 @@ class Elasticity:
     def __init__(self, plan: Computation, settings: Settings, executor: Executor[Any]) -> None:
         """Begin with the shards that the program sets."""
         self._plan = plan
+        #: bytes that a shard of every component needs
+        self._least = plan.jobs * least_quota(plan)
         self._settings = settings
         self._executor = executor
         self._check(settings.shards)
@@ -142,7 +141,7 @@ class Elasticity:
 
     def memory_of(self, budget: int) -> int:
         """Return what shards have of a budget, less what is set aside for others to come."""
-        least, part = least_memory(self._plan), budget // RESERVED
+        least, part = self._least, budget // RESERVED
         enough = part >= least and budget - part >= self.shards * least
         return budget - part if enough and not self._plan.fixed_shards else budget
 
@@ -244,7 +243,7 @@ class Elasticity:
             settings.interval,
             self._cores,
         )
-        enough = max(least_memory(self._plan), jobs * ENOUGH)
+        enough = max(self._least, jobs * ENOUGH)
         bounds = self._bounds.most, min(self._plan.key_groups, self.budget // enough)
         loads, tasks, room = placement["loads"], placement["parallelism"], room_of(measured)
         self._skew = followed_skew(self._skew, loads, tasks=tasks, bounds=bounds)
@@ -278,7 +277,7 @@ class Elasticity:
         memory, jobs, cores = self.memory, self._plan.jobs, self._cores
         waiting = max(0, count - cores) * jobs
         spare = self.budget - memory + waiting * buffers(memory // (count * jobs))
-        least, most = least_memory(self._plan) // jobs, memory // (self.shards * jobs)
+        least, most = self._least // jobs, memory // (self.shards * jobs)
         return SpareMemory(spare, least, most, cores)
 
     def _check(self, shards: int) -> None:
@@ -290,9 +289,7 @@ class Elasticity:
                 f"{plan.key_groups} shards or fewer, not {shards}"
             )
             raise DefinitionError(msg)
-        settings.check_memory(kinds_of_windows(plan))
-        if isinstance(plan, Dataflow):
-            check_memory(plan, shards, settings.budget)
+        settings.check_memory(least_quota(plan), plan.jobs)
 
     def _check_elastic(self, shards: int) -> None:
         """Refuse another number of shards where state cannot be divided."""

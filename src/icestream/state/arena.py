@@ -27,6 +27,7 @@ Limits: Linux. Where the boot id cannot be read, a power failure goes unnoticed.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -54,6 +55,8 @@ _FORMAT = 6
 _HEADER = "header.json"
 _ARRAY = ".array"
 _WORKING = "working."
+#: errors of a rename to a name that is taken
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -344,12 +347,16 @@ class Arena:
             "header": self.header,
         }
         text = _ENCODER.encode(content)
-        if os.path.lexists(target):
-            msg = f"{target} exists; release under a name of this attempt"
-            raise FileExistsError(msg)
         with _storage(self._folder, len(text)):
             _overwrite(f"{self._folder}/{_HEADER}", text.encode())
+        try:
             os.rename(self._folder, target)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                msg = f"{target} exists; release under a name of this attempt"
+                raise FileExistsError(msg) from error
+            with _storage(self._folder, len(text)):
+                raise
         KEPT.keep(target, self._close())
 
     def discard(self) -> None:

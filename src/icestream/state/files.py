@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from icestream.core.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from types import TracebackType
 
 #: modes of new files and folders: state is as private as the events it comes from
@@ -128,6 +128,12 @@ class Files(Protocol):
 
     def list(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted, without dot-files; none of a file or nothing."""
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Yield the paths of all files below a folder, relative to it; none of a file or nothing.
+
+        Those whose names begin with a dot are among them.
+        """
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""
@@ -346,6 +352,11 @@ class LocalFiles:
         with _refusals_named(folder), contextlib.suppress(*missing):
             return sorted(name for name in os.listdir(folder) if not name.startswith("."))
         return []
+
+    def walk(self, folder: str) -> Iterator[str]:
+        for inside, _, names in os.walk(folder):
+            for name in names:
+                yield os.path.relpath(os.path.join(inside, name), folder)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

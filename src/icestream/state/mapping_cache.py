@@ -15,7 +15,8 @@ Invariants:
 4. At most `most` mappings are kept (`test_bounded_few_mappings_are_kept`), so few that a process
    still finds files that `select` knows (`test_bounded_a_process_opens_few_files_for_arenas`).
 
-Cost: a check of each folder kept at the end of a task.
+Cost: a check of each folder kept at the end of a task, and whenever a quarter of `most` mappings
+have come since the last (`test_folders_are_not_checked_for_every_arena`).
 
 Limits: between two versions the pages count as memory of the process, but in no budget: a task of
 the next version claims them, or they are in the page cache anyway. Each mapping is an open file.
@@ -26,6 +27,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,32 +51,42 @@ class MappingCache:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._kept: dict[str, dict[Place, Kept]] = {}
+        #: mappings kept, and those that came since folders were checked
+        self._count = self._unchecked = 0
+        self._changes = threading.Lock()
 
     def __len__(self) -> int:
-        return sum(map(len, list(self._kept.values())))
+        return self._count
 
     def keep(self, folder: str, mappings: Mapping[Place, Kept]) -> None:
         """Keep mappings of a folder's files while there is room; small ones in three quarters."""
-        held, kept = len(self), dict[Place, Kept]()
-        if held + len(mappings) > self._most // 2:
+        full = self._count + len(mappings) > self._most // 2
+        if full and 4 * self._unchecked >= self._most:
             self.prune()
-            held = len(self)
-        for place, each in mappings.items():
-            most = self._most if len(each[0]) >= LARGE else self._most * 3 // 4
-            if held + len(kept) < most:
-                kept[place] = each
-        if kept:
-            self._kept[folder] = kept
+        kept = dict[Place, Kept]()
+        with self._changes:
+            for place, each in mappings.items():
+                most = self._most if len(each[0]) >= LARGE else self._most * 3 // 4
+                if self._count + len(kept) < most:
+                    kept[place] = each
+            if kept:
+                self._kept[folder] = kept
+            self._count += len(kept)
+            self._unchecked += len(mappings)
 
     def take(self, folder: str) -> dict[Place, Kept]:
         """Return the mappings of a folder's files and remove them from the cache."""
-        return self._kept.pop(folder, {})
+        with self._changes:
+            taken = self._kept.pop(folder, {})
+            self._count -= len(taken)
+        return taken
 
     def prune(self) -> None:
         """Drop the mappings of folders that are gone."""
+        self._unchecked = 0
         for folder in list(self._kept):
             if not os.path.isdir(folder):
-                self._kept.pop(folder, None)
+                self.take(folder)
 
 
 #: the cache of this process

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 from icestream.state.files import OpenFile, folder_of, storage_error, temporary_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from icestream.state.files import NewFile
 
@@ -209,6 +209,12 @@ class SimulatedDisk:
         inside = (path[len(prefix) :] for path in self._names if path.startswith(prefix))
         names = {name.partition("/")[0] for name in inside}
         return sorted(name for name in names if not name.startswith("."))
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Yield the paths of all files below a folder, relative to it."""
+        self._alive()
+        prefix = posixpath.join(posixpath.normpath(folder), "")
+        yield from (path[len(prefix) :] for path in [*self._names] if path.startswith(prefix))
 
     def exists(self, path: str) -> bool:
         """Return whether a file, or a folder with a file in it, exists."""

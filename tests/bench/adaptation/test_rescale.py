@@ -3,11 +3,13 @@ from __future__ import annotations
 from bench.adaptation.rescale import RescaleRun
 
 
-def test_batches_after_a_rescale_are_told_from_the_others() -> None:
-    tasks = (2, 2, 2, 2, 2, 8, 8, 3)
-    run = RescaleRun(batches=[(100 + place, count) for place, count in enumerate(tasks)])
-    assert run.rescaled == [105, 107]
-    assert run.calm == [106]
+def test_a_pause_is_what_the_batches_around_a_change_take_longer_than_others() -> None:
+    """The first change held up the batch before it, the second the batch after it."""
+    shards = (2, 2, 2, 2, 2, 2, 8, 8, 8, 3, 3)
+    took = (900, 900, 900, 900, 100, 140, 210, 200, 205, 190, 160)
+    run = RescaleRun(batches=list(zip(took, shards, strict=True)))
+    assert run.calm == [100, 200, 160]
+    assert run.pauses() == [40, 30]
 
 
 def test_update_streams_are_compared_by_the_last_row_of_each_key() -> None:

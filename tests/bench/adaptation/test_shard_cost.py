@@ -19,9 +19,10 @@ def test_versions_are_timed_by_shards(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_further_shard_is_told_by_the_smallest_batches() -> None:
     rows = [
-        {"events": 1_000, "shards": 2, "processor_ms": 10.0},
-        {"events": 1_000, "shards": 8, "processor_ms": 12.0},
-        {"events": 1_000, "shards": 12, "processor_ms": 15.0},
-        {"events": 500_000, "shards": 2, "processor_ms": 99.0},
+        {"events": 1_000, "shards": 2, "ms": 20.0, "processor_ms": 10.0},
+        {"events": 1_000, "shards": 8, "ms": 24.0, "processor_ms": 12.0},
+        {"events": 1_000, "shards": 12, "ms": 30.0, "processor_ms": 15.0},
+        {"events": 500_000, "shards": 2, "ms": 198.0, "processor_ms": 99.0},
     ]
-    assert per_shard(rows) == 0.5
+    assert per_shard(rows, "processor_ms") == 0.5
+    assert per_shard(rows, "ms") == 1.0

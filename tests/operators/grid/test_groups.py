@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -126,6 +127,19 @@ def test_cleared_groups_give_their_memory_back(tmp_path: Path) -> None:
     assert len(groups) == 0
     assert budget.held < held // 50
     assert admit(groups, keys_of([1])) == [0]
+
+
+def test_keys_of_groups_that_come_many_times_are_looked_up_once(tmp_path: Path) -> None:
+    groups = make(tmp_path)
+    admit(groups, keys_of([5, 6, 7]))
+    groups.release(np.array([1]))
+    few, many = np.array([2, 0, 1]), np.array([2, 0, 1] * 4)
+    expected = ["7", "5", None]
+    assert groups.keys(few).column(0).to_pylist() == expected
+    assert groups.keys(many).column(0).to_pylist() == 4 * expected
+    with mock.patch.object(groups._keys, "take", wraps=groups._keys.take) as take:
+        groups.keys(many)
+    assert [len(asked.args[0]) for asked in take.call_args_list] == [3]
 
 
 def test_a_slice_of_an_unknown_group_is_refused(tmp_path: Path) -> None:

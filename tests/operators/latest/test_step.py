@@ -62,6 +62,11 @@ def test_what_does_not_fit_the_schema_is_told_so(function: Any, complaint: str) 
         step(function)(BATCH)
 
 
+def test_a_row_must_be_a_dictionary() -> None:
+    with pytest.raises(InputError, match=r"must return a dictionary or None; got <class 'list'>"):
+        step(lambda row: [row["symbol"]], ROWS)(BATCH)
+
+
 def test_a_schema_without_the_key_is_refused() -> None:
     with pytest.raises(DefinitionError, match="add 'symbol string' to its schema"):
         UpdateStep(arrow, QUOTES, pa.schema([("score", pa.float64())]), ("symbol",))

@@ -53,7 +53,7 @@ def test_partitions_of_kafka_come_by_topic_partition_and_offset() -> None:
     shuffled = _java("ShuffledRowRDD", dependencies=_Seq(_java("ShuffleDependency", rdd=below)))
     assert kafka_ranges(shuffled) is None
     batch = Mock(columns=["n"])
-    plan = _java("LogicalRDD", rdd=above)
+    plan = _java("Project", collectLeaves=_Seq(_java("LogicalRDD", rdd=above)))
     batch._jdf.queryExecution.return_value.logical.return_value = plan
     places = FilePlaces.of(batch, Mock(), 1)
     assert places is not None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import icestream as ice
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError, InputError, StorageError
+from icestream.runtime.spark.query import Query
 from tests.fixtures.parquet_feed import Feed, rows
 
 pytestmark = pytest.mark.spark
@@ -392,3 +394,20 @@ def test_a_disk_that_is_full_for_spark_is_a_storage_error(
     writer = counted(Feed(spark, f"{tmp_path}/in", events(1))).writeStream.format("noop")
     with pytest.raises(StorageError, match="the disk is full; free space on it, then restart"):
         writer.option("checkpointLocation", f"{tmp_path}/chk").start()
+
+
+def test_rescale_takes_a_number_of_tasks_or_two_that_the_load_decides_between() -> None:
+    query = Mock()
+    for asked in ((4,), (2, 8), ("auto", 2, 8)):
+        Query.rescale(query, *asked)
+    Query.rescale(query, 2, shards=16)
+    assert [call.args for call in query._driver.rescale.call_args_list] == [
+        (4, None),
+        ((2, 8), None),
+        ((2, 8), None),
+        (2, 16),
+    ]
+    wrong: list[tuple[Any, ...]] = [(), ("auto",), ("auto", 4), (2, 4, 8), (2, "auto"), ("most", 2)]
+    for asked in wrong:
+        with pytest.raises(DefinitionError, match=r'rescale\("auto", 2, 8\)'):
+            Query.rescale(query, *asked)

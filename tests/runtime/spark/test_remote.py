@@ -98,6 +98,8 @@ def test_tasks_need_no_jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     new.sync()
     new.close()
     assert files.list(folder) == ["a"]
+    assert list(files.walk(uri(tmp_path))) == ["deep/folder/a"]
+    assert list(files.walk(f"{folder}/a")) == list(files.walk(f"{folder}/nothing")) == []
     opened = files.open(f"{folder}/a")
     assert opened.size == 10
     assert opened.read_at(3, 4) == b"3456"

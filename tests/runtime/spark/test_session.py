@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -70,6 +72,39 @@ def test_a_warm_machine_starts_no_process(monkeypatch: pytest.MonkeyPatch, tmp_p
         (tmp_path / digest).mkdir()
     machine_code.compile_beside()
     assert len(started) == 1
+
+
+def test_a_program_may_end_while_its_workers_start(tmp_path: Path) -> None:
+    program = tmp_path / "short.py"
+    program.write_text(
+        """
+import time
+
+import icestream as ice
+from icestream.runtime.spark import machine_code
+
+
+def slow(number: int) -> int:
+    time.sleep(60)
+    return number
+
+
+machine_code._nothing = slow
+context = ice.local_session(cores=1, memory="512m").sparkContext
+deadline = time.monotonic() + 60
+while not any(
+    context.statusTracker().getStageInfo(stage).numActiveTasks
+    for stage in context.statusTracker().getActiveStageIds()
+):
+    assert time.monotonic() < deadline
+    time.sleep(0.1)
+time.sleep(1)
+"""
+    )
+    ended = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert "ERROR" not in ended.stderr
 
 
 @pytest.mark.parametrize("exchange", ["files", "storage"])

@@ -30,9 +30,8 @@ from icestream.runtime.version.scaling import (
     spare_shards,
     task_bounds,
 )
-from icestream.runtime.version.settings import LEAST_QUOTA, Settings
+from icestream.runtime.version.settings import LEAST_QUOTA, Settings, least_quota
 from icestream.runtime.version.task import ShardReport, ShardTask
-from icestream.runtime.work.choice import least_memory
 from icestream.testing.moving_shards import SeparateDisks, separate_disks
 from icestream.testing.sources import StreamShape, batches_of, generate
 from tests.fixtures.checkpoints import KINDS, events
@@ -168,7 +167,7 @@ def grown(kind: str, folder: Path, course: Sequence[int]) -> list[str]:
     """
     plan = KINDS[kind].plan()
     memory = plan.jobs * (64 << 20)
-    shards = spare_shards(memory, plan.jobs, least_memory(plan), tasks=2, cores=2)
+    shards = spare_shards(memory, plan.jobs, plan.jobs * least_quota(plan), tasks=2, cores=2)
     settings = Settings(f"{folder}/checkpoint", f"{folder}/local", memory, shards, parallelism=2)
     query = LocalQuery(plan, settings, QuickFiles())
     found = []

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.core.errors import CheckpointError, DefinitionError, StorageError
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version import retention
 from icestream.runtime.version.settings import Settings
@@ -237,6 +237,25 @@ def test_a_loser_without_events_is_reported_as_well(tmp_path: Path) -> None:
     ticking(disk, tmp_path / "b")
     with pytest.raises(TakenOver):
         first.feed([[]], 1)
+
+
+def test_a_local_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    from icestream.runtime.version.run_folders import new_run, remove_other_runs
+
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/x: Not a directory; .* option 'localDir'"):
+        remove_other_runs(new_run(f"{tmp_path}/file/x", 1))
+
+
+def test_a_checkpoint_in_the_folder_of_runs_is_left_alone(tmp_path: Path) -> None:
+    settings = Settings(root=f"{tmp_path}/checkpoint", local=str(tmp_path), budget=1 << 26)
+    for version in (1, 2):
+        query = LocalQuery(SCRIPT.plan, settings)
+        query.feed(SCRIPT.inputs[version])
+        assert query.driver.last is not None
+        assert query.driver.last.version == version
+        query.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_the_folder_of_a_run_that_took_over_is_left_alone(tmp_path: Path) -> None:

@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
+from threading import current_thread, main_thread
 
 import pytest
 
-from icestream.core.errors import BudgetError
+from icestream.core.errors import BudgetError, StorageError
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.version import task as tasks
 from icestream.runtime.version.task import ShardTask
 from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
+from icestream.state.files import LocalFiles
 from icestream.state.log.segments import SegmentTable
 from icestream.testing.simulated_disk import SimulatedDisk
 from tests.suites.crash_runs import CrashRuns, Process, Script, staged
@@ -102,3 +107,56 @@ def test_bounded_a_segment_without_room_in_the_table_is_sealed_later(tmp_path: P
     assert info is not None
     assert dict(SegmentTable(arena)) == {0: info}
     assert space.seal("panes") is None
+
+
+class Disk(LocalFiles):
+    """A disk that records what is synced early, and can fail at it."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.early: list[str] = []
+        self.late: list[str] = []
+
+    def sync_files(self, paths: Collection[str]) -> None:
+        if current_thread() is main_thread():
+            self.late += paths
+        else:
+            self.early += paths
+            if self.fails:
+                msg = "the device reports an input/output error"
+                raise StorageError(msg)
+        super().sync_files(paths)
+
+
+def test_large_segments_are_synced_while_rows_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for least in (1, 1 << 30):
+        monkeypatch.setattr(tasks, "EARLY_BYTES", least)
+        disk = Disk()
+        settings = replace(SCRIPT.settings(str(tmp_path)), root=str(tmp_path / f"{least}"))
+        with staged():
+            query = LocalQuery(SCRIPT.plan, settings, disk)
+            found[least] = [query.feed(SCRIPT.inputs[n]).to_pylist() for n in range(4)]
+            query.close()
+        segments = [path for path in disk.late if path.endswith(".seg")]
+        assert bool(disk.early) == (least == 1)
+        assert bool(segments) == (least > 1)
+        assert not {*disk.early} & {*disk.late}
+    assert found[1] == found[1 << 30]
+
+
+def test_a_version_whose_segments_are_not_durable_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "EARLY_BYTES", 1)
+    disk = Disk(fails=True)
+    settings = replace(SCRIPT.settings(str(tmp_path)), root=str(tmp_path / "checkpoint"))
+    query = LocalQuery(SCRIPT.plan, settings, disk)
+    with pytest.raises(StorageError, match="input/output error"):
+        query.feed(SCRIPT.inputs[0])
+    assert query.driver.store.versions() == []
+    disk.fails = False
+    query.feed(SCRIPT.inputs[0])
+    query.close()

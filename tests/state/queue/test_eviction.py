@@ -8,8 +8,9 @@ import pytest
 
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
+from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.eviction import KeyEviction
-from icestream.state.queue.sharing import SharedQueue
+from icestream.state.queue.reader import QueueReader
 
 SCHEMAS = {
     "fixed": pa.schema([("price", pa.int64())]),
@@ -21,9 +22,9 @@ def queue_in(folder: Path, budget: int, schema: pa.Schema) -> KeyEviction:
     folder.mkdir()
     account = Budget(budget).account("queue")
     arena = Arena.create(str(folder), account)
-    queue = SharedQueue(schema, arrays=arena)
-    readers = tuple(queue.reader(name, schedule=name) for name in ("inplace", "fifo"))
-    return KeyEviction(queue.cells, readers, arena, account)
+    cells = KeyCells(schema, arrays=arena)
+    readers = tuple(QueueReader(cells, name, schedule=name) for name in ("inplace", "fifo"))
+    return KeyEviction(cells, readers, arena, account)
 
 
 @pytest.mark.parametrize("values", SCHEMAS)

@@ -59,6 +59,14 @@ def test_files_in_a_store(root: str, tmp_path: Path, size: int) -> None:
         assert files.read(f"{root}/x") == data
 
 
+def test_all_files_below_a_folder_of_a_store_are_found(root: str, tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    for name in ("b", "folder/inside", "folder/deep/er"):
+        write(files, f"{root}/{name}", b"x")
+    assert sorted(files.walk(root)) == ["b", "folder/deep/er", "folder/inside"]
+    assert list(files.walk(f"{root}/b")) == list(files.walk(f"{root}/nothing")) == []
+
+
 def test_a_file_is_read_before_it_is_synced(root: str, tmp_path: Path) -> None:
     files, data = files_in(tmp_path), content_of(CHUNK + 10)
     file = files.create(f"{root}/x")

@@ -83,6 +83,10 @@ class ScratchFiles:
         """Return the names in a folder of the read-only files."""
         return self._files.list(folder)
 
+    def walk(self, folder: str) -> Iterator[str]:
+        """Yield the paths of all read-only files below a folder, relative to it."""
+        return self._files.walk(folder)
+
     def exists(self, path: str) -> bool:
         return os.path.exists(self._own(path)) or self._files.exists(path)
 

@@ -255,7 +255,11 @@ class ResidentGroups:
         return table
 
     def keys(self, slots: Ints) -> pa.RecordBatch:
-        return self._keys.take(slots)
+        """Return the keys of rows; those of groups that come many times are looked up once."""
+        used = self._counts["used"]
+        if len(slots) <= 2 * used or not self._keys.codec.schema.names:
+            return self._keys.take(slots)
+        return self._keys.take(np.arange(used)).take(pa.array(slots))
 
     def release(self, slots: Ints) -> None:
         """Close groups that have no entries left."""

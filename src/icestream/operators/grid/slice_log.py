@@ -1,10 +1,10 @@
 """Slices of panes on the log: written as sorted runs, read back by pane.
 
 Idea: entries of a batch are sorted by (pane, id_high, id_low), a chunk at a time, and appended as
-records of at most 64 KB, each of one pane. Reading takes any list of slices in order and yields
-their entries inside a range of `id_high`, one portion ahead of their use. Slices that were read are
-cached for a while: those that entered a window soon get suffixes and leave it, or enter another.
-Small ones that were just written stay in memory (`recent_slices`).
+records of at most 64 KB, or 256 KB with much memory, each of one pane. Reading takes any list of
+slices in order and yields their entries inside a range of `id_high`, one portion ahead of their
+use. Slices that were read are cached for a while: those that entered a window soon get suffixes and
+leave it, or enter another. Small ones that were just written stay in memory (`recent_slices`).
 Slices that several kinds of windows share are read once, contiguously, if there is room
 (`prepare`).
 
@@ -43,8 +43,9 @@ from icestream.operators.grid.slices import SLICE, Slices
 from icestream.state.log.format import Record
 from icestream.state.log.writer import SegmentWriter
 
-#: bytes of entries in one slice record
-SLICE_BYTES = 65536
+#: bytes of entries in one slice record, and with much memory
+SLICE_BYTES = 1 << 16
+MOST_SLICE_BYTES = 1 << 18
 #: kind of these records
 ENTRIES = 0
 
@@ -162,7 +163,8 @@ class SliceLog:
         )
         self.widen(layout)
         writer = self._place.segment(lifetime)
-        limit = max(1, SLICE_BYTES // (8 * layout.entry_width))
+        size = max(SLICE_BYTES, min(MOST_SLICE_BYTES, self._chunk_bytes // 32))
+        limit = max(1, size // (8 * layout.entry_width))
         id_high = entries[:, 0].view(np.uint64)
         found = list[tuple[int, ...]]()
         for first, last in pairwise(slice_bounds(panes).tolist()):
@@ -199,7 +201,7 @@ class SliceLog:
 
     def known(self, slices: Slices) -> Slices:
         """Return the slices of a snapshot; ValueError if one has a wrong number of entries."""
-        most = max(1, SLICE_BYTES // (8 * replace_extents(self.layout).entry_width))
+        most = max(1, MOST_SLICE_BYTES // (8 * replace_extents(self.layout).entry_width))
         if ((slices["rows"] < 1) | (slices["rows"] > most)).any():
             msg = f"a slice must have 1 to {most} entries"
             raise ValueError(msg)

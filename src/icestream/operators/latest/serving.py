@@ -20,6 +20,7 @@ the memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,7 +50,10 @@ from icestream.operators.latest.update_operator import AppendOperator, UpdateInp
 from icestream.operators.latest.waiting_keys import WaitingKeys
 from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.state.budget import Refused
 
+#: memory with which a batch of a shard can be taken in and served, in multiples of its bytes
+BATCH = 4
 #: file beside the arena's arrays with what is served between two versions
 _AHEAD = "ahead"
 
@@ -102,6 +106,7 @@ class ServingOperator:
             for number, reader in enumerate(self._waiting.readers)
         ]
         self._batch: NewestUpdates | None = None
+        self._batch_bytes = 0
         #: updates of the batch that newer ones in it superseded, if all are processed
         self._older: pa.RecordBatch | None = None
         #: rows that a join before the queue took
@@ -129,7 +134,22 @@ class ServingOperator:
         """Let the updates of the batch enter the queue."""
         if self._every is not None:
             self._every.on_batch(inputs)
-        self._take_in(inputs.newest)
+        with self._advising():
+            self._take_in(inputs.newest)
+
+    @contextmanager
+    def _advising(self) -> Iterator[None]:
+        """Let a refusal ask for what a batch needs in the end, not only for what was refused."""
+        try:
+            yield
+        except Refused as refused:
+            more = BATCH * self._batch_bytes - self._shard.account.budget.total + refused.free
+            raise Refused(refused.owner, max(refused.needed, more), refused.free) from refused
+
+    def _reserve(self, size: int) -> None:
+        """Reserve the memory of the batch."""
+        self._batch_bytes = size
+        self._shard.account.reserve(size)
 
     def _take_in(self, inputs: Inputs) -> None:
         at = self._spec.delivered
@@ -143,7 +163,7 @@ class ServingOperator:
         self._batch = found
         replaced = 0
         if found is not None:
-            self._shard.account.reserve(found.rows.nbytes)
+            self._reserve(found.rows.nbytes)
             replaced = self._waiting.take_in(found)
             replaced += rows - found.rows.num_rows
         dropped += self._waiting.late - outdated
@@ -185,7 +205,7 @@ class ServingOperator:
         if not parts:
             return
         updates = NewestUpdates(joined(parts))
-        self._shard.account.reserve(2 * updates.rows.nbytes)
+        self._reserve(2 * updates.rows.nbytes)
         order = np.argsort(updates.last, kind="stable")
         fresh = order[self._waiting.is_fresh(updates)[order]]
         self._report = ServingReport(outdated=updates.rows.num_rows - len(fresh))
@@ -217,7 +237,7 @@ class ServingOperator:
             return None, 0, 0
         late = self._pre_queue.late
         self._taken = joined(parts)
-        self._shard.account.reserve(2 * self._taken.nbytes)
+        self._reserve(2 * self._taken.nbytes)
         found = self._pre_queue.take(self._taken)
         return found, 0 if found is None else found.rows.num_rows, self._pre_queue.late - late
 
@@ -230,10 +250,12 @@ class ServingOperator:
                 yield view, made
         served: list[list[tuple[Ids, Ids]]] = [[] for _ in self._spec.steps]
         if self._spec.whole:
-            yield from self._serve_all(served)
+            with self._advising():
+                yield from self._serve_all(served)
         else:
             self._share = self._spec.time.share(self._waiting.paces)
-            yield from self._serve(served)
+            with self._advising():
+                yield from self._serve(served)
         self._waiting.learn_costs()
         forgot = self._forget()
         keys = [_joined(each) for each in served]

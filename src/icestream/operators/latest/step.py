@@ -133,7 +133,10 @@ class UpdateStep:
     def _by_row(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         made: list[Mapping[str, Any]] = []
         for row in rows.to_pylist():
-            one = self.function(row)
+            one: object = self.function(row)
+            if one is not None and not isinstance(one, Mapping):
+                msg = f"{self.name} must return a dictionary or None; got {type(one)}"
+                raise InputError(msg)
             if one is not None:
                 made.append(one)
         return pa.RecordBatch.from_pylist(made, schema=self._returned)

@@ -57,7 +57,6 @@ from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.cold_keys import ColdKeys
 from icestream.state.queue.eviction import KeyEviction
 from icestream.state.queue.reader import Dequeued, QueueReader
-from icestream.state.queue.sharing import SharedQueue
 
 #: number of updates whose gaps are averaged
 SMOOTHING = 32
@@ -85,11 +84,11 @@ class WaitingKeys:
         `account` holds the work buffers; its budget limits how many keys are in memory.
         """
         self._schema = schema
-        self._queue = SharedQueue(schema, arrays=arena, smoothing=SMOOTHING)
+        self.cells = KeyCells(schema, arrays=arena, smoothing=SMOOTHING)
         costs = arena.header.get("cost", [0.0] * readers)
         #: one reader for each step, in order
         self.readers: tuple[QueueReader, ...] = tuple(
-            self._queue.reader(f"reader{number}", schedule=schedule, cost=cost)
+            QueueReader(self.cells, f"reader{number}", schedule=schedule, cost=cost)
             for number, cost in enumerate(costs)
         )
         # the input of a key's newest update is part of what it is in memory
@@ -107,10 +106,6 @@ class WaitingKeys:
     @property
     def keys(self) -> int:
         return self.cells.keys + len(self.cold)
-
-    @property
-    def cells(self) -> KeyCells:
-        return self._queue.cells
 
     @property
     def late(self) -> int:

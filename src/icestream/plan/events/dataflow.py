@@ -42,6 +42,7 @@ from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.lifetimes.current_top import CurrentTop
 from icestream.operators.lifetimes.top import TopK
 from icestream.plan.fuse.operator_graph import Graph, Link
+from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, AnyPlan, Source
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -100,7 +101,6 @@ class Dataflow(AnyPlan):
     edges: tuple[Edge, ...]
     views: tuple[Output, ...]
     time: pa.DataType
-    #: how long after the last event something may still be emitted
     reach: Micros = 0
     late: str = "drop"
     key_groups: int = KEY_GROUPS
@@ -109,9 +109,7 @@ class Dataflow(AnyPlan):
     spilling: Spilling | None = None
     #: names of the operators of each component, if they have names
     names: tuple[tuple[str, ...], ...] = ()
-    #: whether measured rates decide which components run together
     measured: bool = False
-    #: whether nobody asks for instants before the latest event
     forgets_past: bool = False
     #: windows that all events go into; none if some have lifetimes
     windows: tuple[Windows | Cumulative | Session, ...] = ()
@@ -191,6 +189,17 @@ class Dataflow(AnyPlan):
             origins = [e.origin for e in self.edges if e.target == target and e.origin is not None]
             depths[target] = 1 + max((depths[origin] for origin in origins), default=-1)
         return tuple(depths)
+
+    def least_quota(self, operator: int, grouping: int) -> int:
+        kept = max(sum(map(bool, spec.groupings)) for spec in self.specs)
+        sole = [spec.sole.least_quota for spec in self.specs if spec.sole is not None]
+        return max(operator, kept * grouping, *sole)
+
+    def check_fusion(self, together: Together, shards: int) -> None:
+        if not self.names:
+            super().check_fusion(together, shards)
+        fusion = RunningFusion.begin(self.graph, shards)
+        fusion.chosen(self.graph, together, self.names, shards)
 
     @cached_property
     def graph(self) -> Graph:

@@ -27,12 +27,12 @@ from icestream.plan.nodes.events import Applied, Derived, FromSource, Joined, Ma
 Needed = frozenset[str] | None
 
 
-def needed_columns(node: Node) -> dict[int, pa.Schema]:
-    """Return the columns of each source, by its tag, that a node's events depend on."""
+def needed_columns(*nodes: Node) -> dict[int, pa.Schema]:
+    """Return the columns of each source, by its tag, that the events of some nodes depend on."""
     sources: dict[int, FromSource] = {}
     read: dict[int, set[str]] = {}
     seen: set[tuple[int, Needed]] = set()
-    waiting: list[tuple[Node, Needed]] = [(node, None)]
+    waiting: list[tuple[Node, Needed]] = [(node, None) for node in nodes]
     while waiting:
         current, needed = waiting.pop()
         if (id(current), needed) in seen:

@@ -23,7 +23,6 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fields import ROWS, Field
 from icestream.operators.lifetimes.lift import Lifting
 from icestream.plan.computation import Computation
-from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.evolution.windows import call_of, mixed, named
 from icestream.plan.nodes.queries import mode_of
 from icestream.plan.state_schema import AggregateSchema, ComponentSchema, DataflowSchema
@@ -190,8 +189,7 @@ def other_aggregates(
 ) -> Iterator[OtherAggregates]:
     """Yield components of two dataflows that differ in the aggregates of what holds, and may."""
     # events that end would leave rows that hold in the future, with answers of their own
-    for_ever = isinstance(plan, Dataflow) and plan.forgets_past and plan.reach == 0
-    if not for_ever or before.options.durability != "log":
+    if not plan.forgets_past or plan.reach > 0 or before.options.durability != "log":
         return
     pairs = zip(before.components, after.components, strict=False)
     for number, (old, new) in enumerate(pairs):

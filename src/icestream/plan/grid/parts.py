@@ -23,11 +23,9 @@ import pyarrow as pa
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fields import ORDERED
-from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.operators.side_by_side import ViewRows
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, View
 from icestream.plan.windows.frame import Frame
-from icestream.plan.windows.grid import Cumulative, Windows
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class PlanPart:
 @lru_cache(maxsize=8)
 def parts_of(plan: Plan) -> tuple[PlanPart, ...]:
     """Return the parts of a plan of windows, the one on panes first."""
-    on_panes = tuple(n for n, view in enumerate(plan.views) if _on_panes(plan, view))
+    on_panes = tuple(n for n, view in enumerate(plan.views) if plan.on_panes(view))
     alike: dict[tuple[Any, ...], list[int]] = {}
     for number, view in enumerate(plan.views):
         if number not in on_panes:
@@ -86,17 +84,12 @@ def parts_of(plan: Plan) -> tuple[PlanPart, ...]:
 def needs_order(plan: Plan) -> bool:
     """Return whether a part's rows depend on the order in which events of equal time arrive."""
     return any(
-        not _on_panes(plan, view)
+        not plan.on_panes(view)
         or any(
             field.kind in ORDERED for each in view.aggregates for field in each.fields(plan.types)
         )
         for view in plan.views
     )
-
-
-def _on_panes(plan: Plan, view: View) -> bool:
-    on_grid = isinstance(view.windows, Windows | Cumulative)
-    return on_grid and not any(needs_objects(each, plan.types) for each in view.aggregates)
 
 
 def _of_entries(plan: Plan, numbers: tuple[int, ...]) -> PlanPart:

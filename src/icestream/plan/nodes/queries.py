@@ -22,10 +22,11 @@ from typing import Any, Self
 import pyarrow as pa
 
 from icestream.core.clock import Clock, SystemClock
+from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.object_aggregates.functions import result_type
+from icestream.operators.object_aggregates.functions import needs_objects, result_type
 from icestream.plan.windows.frame import GROUPING_ID, Frame
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
@@ -66,11 +67,24 @@ class AnyPlan:
     paced = False
     #: whether measured rates decide which components run together
     measured = False
+    #: whether nobody asks for instants before the latest event
+    forgets_past: bool = False
+    #: how long after the last event something may still be emitted
+    reach: Micros = 0
 
     @property
     def jobs(self) -> int:
         """Return the number of components."""
         return 1
+
+    def check_fusion(self, together: Any, shards: int) -> None:
+        """Refuse to run components in one task unless these are operators of a job that may be."""
+        msg = "fuse is for jobs (ice.job); for other queries the plan fixes what runs together"
+        raise DefinitionError(msg)
+
+    def least_quota(self, operator: int, grouping: int) -> int:
+        """Return the bytes of a shard in which each operator and each grouping need so many."""
+        return operator
 
     @property
     def fixed_shards(self) -> str:
@@ -188,6 +202,20 @@ class Plan(AnyPlan):
     def grouping_id(self, grouping: tuple[int, ...]) -> int:
         """Return the number that distinguishes the groups of a grouping from those of others."""
         return grouping_id(grouping, tuple(range(len(self.keys))))
+
+    def on_panes(self, view: View) -> bool:
+        """Return whether a view is on a grid, and its aggregates have a fixed size."""
+        on_grid = isinstance(view.windows, Windows | Cumulative)
+        return on_grid and not any(needs_objects(each, self.types) for each in view.aggregates)
+
+    def least_quota(self, operator: int, grouping: int) -> int:
+        kinds = {
+            None
+            if self.on_panes(view)
+            else (view.windows, view.keys, view.groupings, view.tells_grouping)
+            for view in self.views
+        }
+        return len(kinds) * operator
 
     @property
     def group_keys(self) -> pa.Schema:

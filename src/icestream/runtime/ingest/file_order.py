@@ -122,11 +122,11 @@ class FilePlaces:
         if PIECE not in batch.columns:
             ranges = None if (rdd := rdd_of(batch)) is None else kafka_ranges(rdd)
             return None if ranges is None else cls({}, _ranks(ranges))
-        listed = listed_files(spark)
+        files = [file for scan in scans_of(batch) for file in scan]
+        # one file needs no order
+        listed = listed_files(spark) if len({file.uri for file in files}) > 1 else {}
         found = [
-            (place_of(file.uri, file.modified, listed), file.start, file.uri)
-            for scan in scans_of(batch)
-            for file in scan
+            (place_of(file.uri, file.modified, listed), file.start, file.uri) for file in files
         ]
         hashes: dict[int, int] = {}
         for place, (_, start, uri) in enumerate(sorted(found)):

@@ -9,6 +9,9 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
+#: the kind of rows that Spark reads from files, and what is between names
+_SCAN, _BETWEEN = "FileScanRDD", "\0"
+
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
@@ -23,25 +26,38 @@ class ScannedFile:
 
 def rdd_of(batch: DataFrame) -> Any | None:
     """Return the rows of a micro-batch as Spark's scans read them; None for any other frame."""
-    plan = batch._jdf.queryExecution().logical()
-    while plan.getClass().getSimpleName() != "LogicalRDD":
-        if plan.children().size() != 1:
-            return None
-        plan = plan.children().apply(0)
-    return plan.rdd()
+    leaves = batch._jdf.queryExecution().logical().collectLeaves()
+    if leaves.size() != 1:
+        return None
+    leaf = leaves.apply(0)
+    return leaf.rdd() if leaf.getClass().getSimpleName() == "LogicalRDD" else None
 
 
 def scans_of(batch: DataFrame) -> list[list[ScannedFile]]:
     """Return the files of each of Spark's scans of a batch."""
-    found: list[list[ScannedFile]] = []
     rdd = rdd_of(batch)
-    waiting = [] if rdd is None else [rdd]
+    if rdd is None:
+        return []
+    only = _only_scan(rdd)
+    found, waiting = [] if only is None else [_files(only)], [rdd] if only is None else []
     while waiting:
         rdd = waiting.pop()
-        if rdd.getClass().getSimpleName() == "FileScanRDD":
-            found.append([each for part in items(rdd.filePartitions()) for each in _files(part)])
+        if rdd.getClass().getSimpleName() == _SCAN:
+            found.append(_files(rdd))
         waiting += [each.rdd() for each in items(rdd.dependencies())]
     return found
+
+
+def _only_scan(rdd: Any) -> Any | None:
+    """Return the only scan below rows that are just mapped, as of most streams; else None.
+
+    Each step down costs some calls of the JVM in every batch, all steps at once three.
+    """
+    below = rdd.getNarrowAncestors()
+    kinds = [each.partition("[")[0] for each in below.mkString(_BETWEEN).split(_BETWEEN)]
+    if kinds.count(_SCAN) != 1 or not {*kinds} <= {_SCAN, "MapPartitionsRDD"}:
+        return None
+    return below.apply(kinds.index(_SCAN))
 
 
 def kafka_ranges(rdd: Any) -> list[tuple[str, int, int]] | None:
@@ -72,11 +88,12 @@ def _inputs(partition: Any) -> list[Any]:
         return list(items(partition.inputPartitions()))
 
 
-def _files(partition: Any) -> Iterator[ScannedFile]:
-    for file in partition.files():
-        yield ScannedFile(
-            file.urlEncodedPath(), file.start(), file.length(), file.modificationTime()
-        )
+def _files(scan: Any) -> list[ScannedFile]:
+    return [
+        ScannedFile(file.urlEncodedPath(), file.start(), file.length(), file.modificationTime())
+        for partition in items(scan.filePartitions())
+        for file in partition.files()
+    ]
 
 
 def items(sequence: Any) -> Iterator[Any]:

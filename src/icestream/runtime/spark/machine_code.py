@@ -12,15 +12,19 @@ Invariants:
    (`test_the_running_session_is_returned_with_the_recommended_settings`).
 3. Executors with no code compile nothing that the driver has
    (`test_executors_compile_nothing_that_the_driver_has`).
+4. A program that ends before its workers have started prints no error
+   (`test_a_program_may_end_while_its_workers_start`).
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
 import weakref
 from contextlib import suppress
+from functools import partial
 
 from pyspark import SparkContext
 
@@ -60,9 +64,20 @@ def compile_beside() -> None:
 
 
 def start_workers(context: SparkContext) -> None:
-    """Let Spark start the process that forks workers; the session may be stopped meanwhile."""
+    """Let Spark start the process that forks workers; the session may be stopped meanwhile.
+
+    A program that ends meanwhile takes the worker with it, and Spark would log that as an error.
+    """
+    quiet = partial(_log_nothing, context)
+    atexit.register(quiet)
     with suppress(Exception):
         context.parallelize([0], 1).map(_nothing).count()
+    atexit.unregister(quiet)
+
+
+def _log_nothing(context: SparkContext) -> None:
+    with suppress(Exception):
+        context.setLogLevel("OFF")
 
 
 def _nothing(number: int) -> int:

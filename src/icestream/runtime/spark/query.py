@@ -250,12 +250,11 @@ class Query:
         self._query.stop()
         self._ended.wait()
 
-    def rescale(
-        self, parallelism: int, most: int | None = None, *, shards: int | None = None
-    ) -> None:
+    def rescale(self, *parallelism: int | str, shards: int | None = None) -> None:
         """Set the number of tasks that run the query's shards, from the next batch on.
 
-        With two numbers, the load of each batch decides how many tasks run between them.
+        With two numbers, the load of each batch decides how many tasks run between them; the word
+        "auto" before them may say so.
         State stays where it is: shards change tasks, and their arenas are used in place or, on
         another machine's disk, rebuilt from the log.
 
@@ -266,10 +265,18 @@ class Query:
 
         Examples:
             >>> query.rescale(1)
-            >>> query.rescale(1, 2)
+            >>> query.rescale("auto", 1, 2)
             >>> query.rescale(2, shards=4)
         """
-        self._driver.rescale(parallelism if most is None else (parallelism, most), shards)
+        auto = parallelism[:1] == ("auto",)
+        numbers = [each for each in parallelism[auto:] if isinstance(each, int)]
+        if len(numbers) != len(parallelism) - auto or not 1 + auto <= len(numbers) <= 2:
+            msg = (
+                "rescale takes a number of tasks, as in rescale(4), or the least and the most, as "
+                f'in rescale("auto", 2, 8); got {parallelism}'
+            )
+            raise DefinitionError(msg)
+        self._driver.rescale(numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1]), shards)
 
     def fuse(self, together: Together) -> None:
         """Run some operators of a job in one task from the next batch on, all others separately.

@@ -17,6 +17,7 @@ rename: `icestream.state.stores` reaches them.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
@@ -92,6 +93,14 @@ class RemoteFiles:
             return []
         found = system.get_file_info(pafs.FileSelector(place, allow_not_found=True))
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
+
+    def walk(self, folder: str) -> Iterator[str]:
+        system, place = _find(folder)
+        chosen = pafs.FileSelector(place, allow_not_found=True, recursive=True)
+        if system.get_file_info(place).type == pafs.FileType.Directory:
+            for info in system.get_file_info(chosen):
+                if info.type == pafs.FileType.File:
+                    yield posixpath.relpath(info.path, place)
 
     def exists(self, path: str) -> bool:
         system, place = _find(path)

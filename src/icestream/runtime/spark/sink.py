@@ -48,7 +48,7 @@ from icestream.runtime.tables.append_table import AppendTable, PickingTable
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
-from icestream.runtime.tables.layout import TableLayout, TableStorage, TableTarget, table_storage
+from icestream.runtime.tables.layout import TableLayout, TableTarget, table_storage
 from icestream.runtime.tables.sink_log import LOG
 from icestream.runtime.tables.upsert_table import UpsertTable
 from icestream.runtime.tables.writer import TableWriter, read_back, with_columns
@@ -108,7 +108,7 @@ class ResultRows:
     #: files that were written for a table
     tables: Sequence[TableFile] = ()
     #: returns the storage of a table
-    storage: Callable[[str], TableStorage] = table_storage
+    storage: Callable[[str], Files] = table_storage
 
     def readers(self, *, but: str | None = None) -> list[Callable[[], Iterator[pa.Table]]]:
         """Return functions that read one file each, except those of one table."""
@@ -287,7 +287,7 @@ class FileSink(Sink):
         schema: StructType,
         writer: str = f"{'0' * 32}-0",
         view: int = 0,
-        files: Callable[[str], TableStorage] = table_storage,
+        files: Callable[[str], Files] = table_storage,
     ) -> None:
         """Open or create the folder `path` for rows of a schema."""
         self._spark = spark
@@ -491,7 +491,7 @@ def make_sink(
     partition_by: Sequence[str],
     options: Mapping[str, str],
     view: int = 0,
-    files: Callable[[str], TableStorage] = table_storage,
+    files: Callable[[str], Files] = table_storage,
     storage: Mapping[str, str] | None = None,
 ) -> Sink:
     """Return the sink of a format; raise an error if an option is missing.

@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, StorageError
-from icestream.runtime.tables.layout import TableLayout, TableStorage
+from icestream.runtime.tables.layout import TableLayout
+from icestream.state.files import Files
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
 
@@ -158,7 +159,7 @@ def check_partitions(table: str, found: Sequence[str], wanted: Sequence[str]) ->
 
 
 def persistently(
-    files: TableStorage,
+    files: Files,
     place: str,
     act: Callable[[], Result],
     failures: tuple[type[Exception], ...] = (OSError,),

@@ -28,12 +28,11 @@ from icestream.core.errors import DefinitionError, StorageError
 from icestream.runtime.tables.layout import (
     TARGET_FILE_SIZE,
     OpenTableFile,
-    TableStorage,
     table_storage,
 )
 from icestream.runtime.tables.sink_log import LISTS_ALL, LOG, Entry, SinkLog, entry_of, text_of
 from icestream.runtime.tables.writer import NewTableFile
-from icestream.state.files import replace_file
+from icestream.state.files import Files, replace_file
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _groups(entries: Sequence[Entry], target: int) -> Iterator[list[Entry]]:
         yield from [group] if len(group) > 1 else []
 
 
-def _merged(group: Sequence[Entry], log: SinkLog, files: TableStorage) -> Entry:
+def _merged(group: Sequence[Entry], log: SinkLog, files: Files) -> Entry:
     """Write the rows of some files to a new one; return its entry."""
     with ExitStack() as stack:
 

@@ -211,10 +211,14 @@ class CurrentTable:
         return found
 
     def rows(
-        self, manifest: Manifest, now: Micros, ranges: Sequence[tuple[int, int]]
+        self,
+        manifest: Manifest,
+        now: Micros,
+        ranges: Sequence[tuple[int, int]],
+        opened: _OpenFiles | None = None,
     ) -> Iterator[pa.Table]:
         """Yield the rows of each range of keys, with their age `now` if they have one."""
-        opened = _OpenFiles(self)
+        opened = opened or _OpenFiles(self)
         for first, end in ranges:
             rows = self._live(manifest, first, end, opened).select(manifest.schema.names)
             if manifest.updated is not None:
@@ -226,7 +230,8 @@ class CurrentTable:
         """Yield all rows of the last version, a range of keys at a time."""
         manifest = self.manifest()
         if manifest is not None:
-            yield from self.rows(manifest, now, self.ranges(manifest))
+            opened = _OpenFiles(self)
+            yield from self.rows(manifest, now, self.ranges(manifest, opened), opened)
 
     def check(self, name: str) -> None:
         """Check a file of the table; DamageError if it is missing or damaged."""

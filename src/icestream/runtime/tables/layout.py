@@ -13,7 +13,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,27 +31,14 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = {*"\"#%'*/:=?\\{[]^\x7f", *map(chr, range(1, 32))}
 
 
-class TableStorage(Files, Protocol):
-    """The files of tables."""
-
-    def walk(self, folder: str) -> Iterator[str]:
-        """Yield the paths of all files below a folder, relative to it."""
-        ...
-
-
 class TableFiles(LocalFiles):
     """The local disk for tables, which others read too: modes are those of the user's umask."""
 
     file_mode = 0o666
     folder_mode = 0o777
 
-    def walk(self, folder: str) -> Iterator[str]:
-        for inside, _, names in os.walk(folder):
-            for name in names:
-                yield os.path.relpath(os.path.join(inside, name), folder)
 
-
-def table_storage(place: str) -> TableStorage:
+def table_storage(place: str) -> Files:
     """Return the files of a table that is used without a query: in a folder or in a store."""
     return TableFiles() if store_scheme(place) is None else StoreFiles(limit=0)
 
@@ -68,7 +55,7 @@ class TableTarget:
     #: of the writer; `targetFileSize` are the bytes after which a task starts another file
     options: Mapping[str, str] = field(default_factory=dict)
     #: returns the storage of a location
-    files: Callable[[str], TableStorage] = table_storage
+    files: Callable[[str], Files] = table_storage
 
     @property
     def file_bytes(self) -> int:
@@ -151,7 +138,7 @@ class TableLayout:
     picked: tuple[tuple[int, ...], ...] | None = None
     #: bytes after which a task starts another file
     target: int = TARGET_FILE_SIZE
-    files: TableStorage = field(default_factory=TableFiles)
+    files: Files = field(default_factory=TableFiles)
 
     @property
     def stored(self) -> pa.Schema:

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from icestream.core.errors import DefinitionError, StorageError
-from icestream.runtime.tables.layout import TableStorage
+from icestream.state.files import Files
 from icestream.state.versions.table_files import TableFile
 
 #: the folder of the log, and the ending of entries that list all files
@@ -43,7 +43,7 @@ Entry = dict[str, Any]
 class SinkLog:
     """The log of one folder."""
 
-    def __init__(self, files: TableStorage, folder: str, interval: int = INTERVAL) -> None:
+    def __init__(self, files: Files, folder: str, interval: int = INTERVAL) -> None:
         """Use a folder or the URI of one; an existing log keeps its interval."""
         self.folder = folder
         self._files = files

@@ -15,9 +15,12 @@ import shutil
 import time
 import uuid
 
+from icestream.core.errors import StorageError
+
 #: seconds after which a folder of a later epoch counts as one of an earlier checkpoint
 _LONG = 3600.0
-_NAME = re.compile(r"([0-9]{8})-[0-9a-f]{12}")
+#: an epoch, which early releases did not write, and a random number
+_NAME = re.compile(r"(?:([0-9]{8})-)?[0-9a-f]{12}")
 
 
 def new_run(local: str, epoch: int) -> str:
@@ -26,18 +29,27 @@ def new_run(local: str, epoch: int) -> str:
 
 
 def remove_other_runs(run: str) -> None:
-    """Remove the folders of other runs next to that of a run, except those of later runs."""
+    """Remove the folders of other runs next to that of a run, except those of later runs.
+
+    Whatever has another name stays: somebody may keep a checkpoint there.
+    """
     local, own = os.path.split(run)
-    with contextlib.suppress(FileNotFoundError):
-        for other in os.listdir(local):
-            folder = os.path.join(local, other)
-            if other != own and not _is_later(folder, own):
-                shutil.rmtree(folder, ignore_errors=True)
+    try:
+        others = os.listdir(local)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        msg = f"{local}: {error.strerror}; choose another folder with the option 'localDir'"
+        raise StorageError(msg) from error
+    for other in others:
+        folder = os.path.join(local, other)
+        if _NAME.fullmatch(other) and other != own and not _is_later(folder, own):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_later(folder: str, own: str) -> bool:
     theirs, ours = _NAME.fullmatch(os.path.basename(folder)), _NAME.fullmatch(own)
-    if theirs is None or ours is None or int(theirs[1]) <= int(ours[1]):
+    if not theirs or not theirs[1] or not ours or int(theirs[1]) <= int(ours[1]):
         return False
     with contextlib.suppress(OSError):
         changed = max(os.stat(each).st_mtime for each in _with_children(folder))

@@ -9,10 +9,12 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes
 from icestream.operators.grid.slice_log import SLICE_BYTES
+from icestream.plan.computation import Computation
 from icestream.runtime.version.scaling import task_bounds
 
-#: minimum bytes of one shard: its work buffers, and room for some groups
+#: minimum bytes of one shard, for its work buffers and some groups, and of each of its groupings
 LEAST_QUOTA = 16 * SLICE_BYTES
+LEAST_SHARE = 8 * SLICE_BYTES
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,21 @@ class Settings:
                 f"from; got keep={self.keep}"
             )
             raise DefinitionError(msg)
-        self.check_memory(1)
+        self.check_memory(LEAST_QUOTA)
 
-    def check_memory(self, operators: int) -> None:
-        """Refuse less memory than the buffers of this many operators in each shard need."""
-        quota = operators * LEAST_QUOTA
-        if self.budget < self.shards * quota:
-            whose = "" if operators == 1 else f" of its {operators} kinds of windows"
+    def check_memory(self, quota: int, components: int = 1) -> None:
+        """Refuse less memory than all shards need, each of which needs a quota."""
+        least = components * self.shards * quota
+        if self.budget < least:
+            several = "" if components == 1 else f"{components} components of "
             msg = (
-                f"memory of {format_bytes(self.budget)} is too small for {self.shards} shards: "
-                f"each needs {format_bytes(quota)} for the blocks and buffers{whose}. Give "
-                f"the query at least {format_bytes(self.shards * quota)} with .memory(...), or "
-                "fewer shards"
+                f"memory of {format_bytes(self.budget)} is too small for {several}{self.shards} "
+                f"shards: each needs {format_bytes(quota)} for its blocks and buffers. Give the "
+                f"query at least {format_bytes(least)} with .memory(...), or fewer shards"
             )
             raise DefinitionError(msg)
+
+
+def least_quota(plan: Computation) -> int:
+    """Return the bytes that a shard of any component of a plan needs."""
+    return plan.least_quota(LEAST_QUOTA, LEAST_SHARE)

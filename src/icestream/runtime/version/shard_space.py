@@ -29,6 +29,8 @@ class SegmentTarget:
     codec: str | None = None
     #: whether a segment is durable once it is sealed; otherwise the caller syncs it
     durable: bool = False
+    #: called with path and bytes of each segment that is sealed
+    sealed: Callable[[str, int], None] | None = None
 
 
 class ShardSpace:
@@ -62,6 +64,8 @@ class ShardSpace:
         info = self._open.pop(lifetime).finish(sync=self._target.durable)
         self.sealed.append((lifetime, info))
         self._learn(lifetime, info)
+        if self._target.sealed is not None:
+            self._target.sealed(self._path(info.name), info.bytes)
         return info
 
     def reader(self, info: SegmentInfo) -> SegmentReader:

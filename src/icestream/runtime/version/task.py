@@ -14,7 +14,8 @@ Invariants:
    (`test_bounded_state_of_ten_times_the_budget`).
 3. All files that reports name are durable when `run_all` returns
    (`test_crash_every_step_of_a_run`, `test_crash_runs_notice_what_was_not_synced`), also what was
-   sent early (`test_crash_a_query_in_a_store`).
+   sent early (`test_crash_a_query_in_a_store`) or synced early
+   (`test_large_segments_are_synced_while_rows_are_computed`).
 4. Rows and state do not depend on how a task is cut into parts
    (`test_a_task_sends_what_its_first_shards_wrote_while_the_others_run`).
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -67,6 +68,8 @@ PART_BYTES = 4 << 20
 _ENOUGH = 8 * PART_BYTES
 #: parts that a task sends at the same time
 _PARTS_AT_ONCE = 4
+#: bytes of a segment on a disk that is synced while rows are computed
+EARLY_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -238,11 +241,22 @@ class ShardTask:
                 return claimed, False
         return Arena.create(self.arenas, account), self.arena is not None
 
-    def space(self, budget: Budget, arena: Arena, attempt: str) -> ShardSpace:
+    def space(
+        self,
+        budget: Budget,
+        arena: Arena,
+        attempt: str,
+        sealed: Callable[[str, int], None] | None = None,
+    ) -> ShardSpace:
         """Return what the operator of the shard works with; its segments are synced later."""
         first, lifetimes = self.first_ordinal, self.work.lifetimes
         target = SegmentTarget(
-            self.files, self.root, lambda name: first + lifetimes.index(name), attempt, self.codec
+            self.files,
+            self.root,
+            lambda name: first + lifetimes.index(name),
+            attempt,
+            self.codec,
+            sealed=sealed,
         )
         return ShardSpace(target, budget, arena)
 
@@ -311,7 +325,8 @@ class TaskFiles:
     """What the shards of one task write; in stores parts of it are sent while others run.
 
     The files of an attempt are one object for segments and one for rows, so each part is an attempt
-    of its own. Files on disks are one part, synced at the end.
+    of its own. Files on disks are one part, synced at the end; the disk begins with large segments
+    as soon as they are written.
     """
 
     def __init__(self, tasks: Sequence[ShardTask]) -> None:
@@ -321,6 +336,8 @@ class TaskFiles:
         self._packs: bool = getattr(first.files, "packs", False)
         self._senders = ThreadPoolExecutor(_PARTS_AT_ONCE, "icestream-part")
         self._sent: list[Future[None]] = []
+        #: paths that are synced before the end
+        self._early: set[str] = set()
         self.tables = TableWriters(first.tables, first.version, first.place, first.epoch)
         self._begin()
 
@@ -331,6 +348,12 @@ class TaskFiles:
         self.rows = RowFiles(task.files, task.root, name, task.shard, task.codec)
         self._part: list[ShardReport] = []
         self._segment_bytes = 0
+
+    def sealed(self, path: str, size: int) -> None:
+        """Begin to sync a large segment on a disk, for which the end of the task would wait."""
+        if not self._packs and size >= EARLY_BYTES:
+            self._early.add(path)
+            self._send([path])
 
     def add(self, report: ShardReport) -> None:
         """Take the report of a shard, whose segments are closed; send what waits if that pays.
@@ -349,7 +372,8 @@ class TaskFiles:
     def finish(self) -> tuple[TableFile, ...]:
         """Close all files, make them durable and return those of tables."""
         task, tables = self._task, tuple(self.tables.finish())
-        own, of_tables = self._end_part(), self.tables.written
+        own = [path for path in self._end_part() if path not in self._early]
+        of_tables = self.tables.written
         if self._packs:
             self._send(own)
             own = []
@@ -396,7 +420,7 @@ class OpenShard:
         self._arena, self._rebuilt = task.open_arena(self._budget)
         self._released = False
         try:
-            self._space = task.space(self._budget, self._arena, self._attempt)
+            self._space = task.space(self._budget, self._arena, self._attempt, outputs.sealed)
             self._operator = task.work.operator(self._space)
             behind = task.stands_at is not None
             if self._rebuilt or behind:

@@ -340,7 +340,7 @@ class Lowering:
         else:
             end = with_state.temporary("end")
             added = with_state.with_columns(Flowing(other, points=True), {end: bounds.high})
-            other = with_state.at_columns(added.events, None, end).select(*columns)
+            other = added.events._between(None, end).select(*columns)
         living = [Flowing(point, points=True), Flowing(other, points=False)]
         return living if bounds.point == 0 else living[::-1]
 

@@ -25,9 +25,7 @@ from sqlglot import exp
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
 from icestream.api.window_rows import rows_of_panes
-from icestream.core.times import Micros
 from icestream.operators.dataflow.steps import Padding, Projecting
-from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
 from icestream.operators.lifetimes.window_copies import WINDOW, WindowEnds
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.current_rows import stay_forever
@@ -88,7 +86,7 @@ def flowing(rows: Staged, whole: Callable[[str], Events]) -> Flowing:
         text = f"copies in windows {window.describe()}: {shown}"
         moved = events._mapped(copies, copies.columns(events._node.payload), text, rows.ahead)
         return Flowing(moved.select(*rows.columns), points=True)
-    moved = at_columns(events, INSTANT, INSTANT, rows.ahead)
+    moved = events._between(INSTANT, INSTANT, rows.ahead)
     return Flowing(moved.select(*rows.columns), points=True)
 
 
@@ -97,13 +95,6 @@ def windows_of(window: TimeWindow) -> Windows | Cumulative:
     if window.kind == "cumulate":
         return Cumulative(window.size, window.step)
     return Windows(window.size, window.step, window.offset)
-
-
-def at_columns(events: Events, start: str | None, end: str | None, longer: Micros = 0) -> Events:
-    """Let events live from the time in one column to that in another, at most `longer` later."""
-    text, delay = f"lifetime from {start or 'its time'} to {end or 'the end'}", events._node.delay
-    text += f", delayed by {delay}" if delay else ""
-    return events._mapped(ColumnLifetimes(start, end, delay), events._node.payload, text, longer)
 
 
 def filtered(rows: Flowing, condition: exp.Expr) -> Flowing:

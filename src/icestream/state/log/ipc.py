@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+#: given, so that Arrow does not look for others in the environment each time
+_OPTIONS = pa.ipc.IpcWriteOptions()
+
 
 def write_table(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
     """Return a table or batch as an Arrow IPC stream, the payload of a record."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
+    with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as stream:
         stream.write(table)
     return sink.getvalue()
 

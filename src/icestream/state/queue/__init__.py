@@ -15,5 +15,4 @@ It works as a library of its own, without Spark:
 - `staleness`: how old answers were, exactly
 - `eviction`, `cold_keys`, `cold_table`, `cold_values`: keys and values that do not fit into memory
 - `queue`: the update queue
-- `sharing`: several queries over the values of one queue
 """

@@ -104,6 +104,7 @@ class KeyCells:
         if pool is None:
             pool = PagePool(arrays, name=f"{name}.pool")
         self.arrays = pool.arrays if arrays is None else arrays
+        self._name = name
         self.codec = RowCodec(schema)
         width = self.codec.width
         unit = header + width
@@ -156,12 +157,15 @@ class KeyCells:
         """Return a count that the kernels maintain."""
         return int(self._facts.view[place])
 
-    def join(self, reader: KeyOrder) -> None:
-        """Add a reader that waits for updates from the next one on."""
+    def join(self, name: str, schedule: str, cost: Micros) -> KeyOrder:
+        """Return the order of a further reader that waits for updates from the next one on."""
+        number, name = len(self._readers), f"{self._name}.{name}"
+        reader = KeyOrder(self.arrays, schedule=schedule, cost=cost, bit=number, name=name)
         grow(reader.targets(self._room))
         if reader.is_new:
             update_batches.blank_keys(reader.kernel, self.seen)
         self._readers.append(reader)
+        return reader
 
     def find(self, id_high: Identity, id_low: Identity) -> Ints:
         """Return the cell of each key, -1 for unknown keys."""

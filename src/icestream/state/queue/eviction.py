@@ -397,10 +397,21 @@ class KeyEviction:
         return self._evict(slots[np.argsort(rank[slots])])
 
     def _evict(self, slots: Ints) -> int:
-        """Evict keys, a part at a time in the order of the files; return how many."""
+        """Evict keys, a part at a time in the order of the files; return how many.
+
+        Parts are smaller where a batch leaves less memory to copy them.
+        """
         slots = slots[np.argsort(marks_of(*self._cells.identities(slots)))]
-        for first in range(0, len(slots), self.part):
-            self._leave(slots[first : first + self.part])
+        table = self._cells.kernel.cells[slots]
+        words = np.where(table[:, k.WAITED_FOR] != 0, table[:, k.SIZE], 0)
+        bounds = np.append(0, np.cumsum(_WORD * (2 * self.cold.width + words)))
+        first = 0
+        while first < len(slots):
+            fits = bounds[first] + self._account.budget.free // 2
+            last = int(np.searchsorted(bounds, fits, side="right")) - 1
+            last = max(first + 1, min(last, first + self.part))
+            self._leave(slots[first:last])
+            first = last
         return len(slots)
 
     def _leave(self, slots: Ints) -> None:

@@ -27,7 +27,6 @@ from icestream.kernels.queue import queue as k
 from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cells import KeyCells
-from icestream.state.queue.order import KeyOrder
 from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.queue.reader import QueueReader
 
@@ -77,8 +76,7 @@ class UpdateQueue(QueueReader):
             capacity=capacity,
             name=name,
         )
-        order = KeyOrder(cells.arrays, schedule=schedule, cost=cost, name=f"{name}.reader")
-        super().__init__(cells, order)
+        super().__init__(cells, schedule=schedule, cost=cost)
 
     def enqueue(
         self, id_high: Identity | None, id_low: Identity | None, arrived: Ints, rows: pa.RecordBatch

@@ -1,12 +1,20 @@
 """One reader of a queue: takes waiting keys in its order, measures the staleness of its results.
 
+Idea: readers have orders and staleness totals of their own over the same cells. An update enters
+the order of every reader that does not already wait for its key. Its value is freed when the last
+reader took it, and overwritten for all that still wait when a newer one arrives.
+
 Invariants:
 1. `read` returns what `dequeue` would return, and changes nothing
    (`test_oracle_any_sequence_follows_the_schedule`).
 2. A slice of `reading` has only values that are still waiting
    (`test_reading_skips_what_was_taken_meanwhile`).
+3. Every reader is served as if the queue were its own
+   (`test_oracle_every_reader_has_its_own_queue`).
 
 Cost: `dequeue` and `read` are O(keys returned); `staleness` visits every key.
+
+Limits: 63 readers; a new reader receives what arrives from then on.
 """
 
 from __future__ import annotations
@@ -26,7 +34,6 @@ from icestream.kernels.queue.staleness import NONE
 from icestream.state.keys import Identity
 from icestream.state.queue import staleness
 from icestream.state.queue.cells import KeyCells
-from icestream.state.queue.order import KeyOrder
 from icestream.state.queue.staleness import Reals, StalenessReport
 
 
@@ -59,12 +66,17 @@ class Dequeued:
 class QueueReader:
     """Takes the newest value of every key that changed, in the order of a schedule."""
 
-    def __init__(self, cells: KeyCells, order: KeyOrder) -> None:
-        """Receive the updates of a queue's cells from now on."""
+    def __init__(
+        self, cells: KeyCells, name: str = "reader", *, schedule: str, cost: Micros = 0
+    ) -> None:
+        """Receive the updates of a queue's cells from now on.
+
+        Readers of cells restored from an arena must be created again, in the same order, with the
+        same names and schedules.
+        """
         #: the keys and values, shared by all readers of the queue
         self.cells = cells
-        self.order = order
-        cells.join(order)
+        self.order = cells.join(name, schedule, cost)
 
     def __len__(self) -> int:
         return self.order.waiting

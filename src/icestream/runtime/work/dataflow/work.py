@@ -25,14 +25,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.core.units import format_bytes
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
 from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
-from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.multi_join.spill_strategies import SpillRanking
 from icestream.operators.protocol import Operator, Shard
 from icestream.plan.events.dataflow import Dataflow
@@ -40,6 +37,7 @@ from icestream.plan.fuse.running_fusion import RunningFusion
 from icestream.runtime.exchange.change_sender import ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.quotas import quotas
+from icestream.runtime.version.settings import least_quota
 from icestream.runtime.version.task import ShardReport, ShardTask, ShardWork
 from icestream.runtime.version.work import Arrivals, VersionContext, VersionResult, Work
 from icestream.runtime.work.dataflow.ingest import DataflowIngest
@@ -49,9 +47,6 @@ from icestream.state.budget import buffers_in_turns
 from icestream.state.files import Files, LocalFiles
 from icestream.state.versions.commits import BEHIND, latest_of
 
-#: minimum bytes of one shard of a component, and of each grouping in it with state
-LEAST_QUOTA = 16 * SLICE_BYTES
-LEAST_SHARE = 8 * SLICE_BYTES
 #: part of the threshold of joins up to which spilled partitions return to memory
 RETURN_BELOW = 0.75
 #: maximum fraction of a shard's rows that leaves at once because the shard is full
@@ -94,26 +89,6 @@ class ComponentShard(ShardWork):
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
         return Parcels(reader, shard)
-
-
-def least_quota(plan: Dataflow) -> int:
-    """Return the bytes that the work of any shard of a dataflow's component needs."""
-    kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
-    sole = [spec.sole.least_quota for spec in plan.specs if spec.sole is not None]
-    return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
-
-
-def check_memory(plan: Dataflow, shards: int, budget: int) -> None:
-    """Refuse a budget that is too small for the work of so many shards of each component."""
-    quota = least_quota(plan)
-    least = shards * plan.jobs * quota
-    if budget < least:
-        msg = (
-            f"memory of {format_bytes(budget)} is too small for {plan.jobs} components "
-            f"of {shards} shards: each needs {format_bytes(quota)}. Give the query at "
-            f"least {format_bytes(least)} with .memory(...), or fewer shards"
-        )
-        raise DefinitionError(msg)
 
 
 class DataflowWork(Work):

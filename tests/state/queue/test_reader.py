@@ -4,15 +4,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.core.errors import DefinitionError
+from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.order import SCHEDULES
 from icestream.state.queue.pages import PagePool
 from icestream.state.queue.queue import UpdateQueue
-from icestream.state.queue.sharing import SharedQueue
+from icestream.state.queue.reader import QueueReader
 
 SCHEMA = pa.schema([("n", pa.int64())])
 STEP = st.one_of(
@@ -24,8 +23,8 @@ STEP = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(STEP, max_size=30))
 def test_oracle_every_reader_has_its_own_queue(steps: list[tuple[str, Any]]) -> None:
-    shared = SharedQueue(SCHEMA, pool=PagePool(page_bytes=256))
-    readers = [shared.reader(name, schedule=name, cost=3) for name in SCHEDULES]
+    shared = KeyCells(SCHEMA, pool=PagePool(page_bytes=256))
+    readers = [QueueReader(shared, name, schedule=name, cost=3) for name in SCHEDULES]
     own = [UpdateQueue(SCHEMA, schedule=name, cost=3) for name in SCHEDULES]
     clock = 0
     for kind, what in steps:
@@ -51,16 +50,14 @@ def test_oracle_every_reader_has_its_own_queue(steps: list[tuple[str, Any]]) -> 
 
 
 def test_a_reader_that_joins_is_given_what_arrives_from_then_on() -> None:
-    shared = SharedQueue(SCHEMA)
-    first = shared.reader("first")
+    shared = KeyCells(SCHEMA)
+    first = QueueReader(shared, "first", schedule="inplace")
     keys = np.arange(3, dtype=np.uint64)
     rows = pa.RecordBatch.from_arrays([pa.array(np.arange(3))], schema=SCHEMA)
     shared.enqueue(keys, keys, np.arange(3), rows)
-    second = shared.reader("second")
+    second = QueueReader(shared, "second", schedule="inplace")
     shared.enqueue(keys[1:2], keys[1:2], np.array([9]), rows.slice(2, 1))
     assert (len(first), len(second)) == (3, 1)
     assert second.dequeue(5, 10).rows["n"].to_pylist() == [2]
     assert first.dequeue(5, 10).rows["n"].to_pylist() == [0, 2, 2]
     assert shared.pages.used == 0
-    with pytest.raises(DefinitionError, match="choose another name"):
-        shared.reader("first")
