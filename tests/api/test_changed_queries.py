@@ -105,6 +105,21 @@ def test_an_aggregate_is_added_to_a_table_of_what_holds(
     assert {tuple(row) for row in query.table().collect()} == wanted
 
 
+def test_a_table_can_be_asked_before_its_new_columns_are_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", calls(0))
+
+    def asked(*aggregates: Any) -> int:
+        counted = ice.stream(feed.stream(), "ts", slack="1 hour").groupBy("key").agg(*aggregates)
+        query = run(counted.writeStream.outputMode("now"), tmp_path)
+        return len([row.asDict() for row in query.table().collect()])
+
+    count = asked(ice.count().alias("n"))
+    with pytest.warns(QueryWarning, match="has changed"):
+        assert asked(ice.count().alias("n"), ice.sum("x").alias("total")) == count > 0
+
+
 def test_columns_behind_state_keep_their_zone(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, f"{tmp_path}/in", calls(0))
 

@@ -171,13 +171,28 @@ def current_frame(
             # a task opens a file once, however many ranges it reads
             share = -(-len(ranges) // spark.sparkContext.defaultParallelism)
             parts = (ranges[at : at + share] for at in range(0, len(ranges), share))
-            readers = [partial(table.rows, manifest, now, each) for each in parts]
+            columns = to_arrow_schema(schema)
+            readers = [
+                partial(_filled, columns, partial(table.rows, manifest, now, each))
+                for each in parts
+            ]
         try:
             return shape(_frame(spark, readers, schema)).localCheckpoint()
         except PySparkException:
             if tries == _TRIES - 1 or table.manifest() == manifest:
                 raise
     raise AssertionError
+
+
+def _filled(columns: pa.Schema, read: Callable[[], Iterator[pa.Table]]) -> Iterator[pa.Table]:
+    """Yield rows with nulls in columns that the query has had since after they were written."""
+    for rows in read():
+        there = rows.column_names
+        found = {
+            each.name: rows[each.name] if each.name in there else pa.nulls(len(rows), each.type)
+            for each in columns
+        }
+        yield pa.table(found)
 
 
 def _one(read: Callable[..., pa.Table], *what: Any) -> Iterator[pa.Table]:
