@@ -13,15 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 import icestream as ice
 from bench.nexmark.answers import answer, other_rows
 from bench.nexmark.events import Nexmark, side_input
-from bench.nexmark.running import asked, output_mode, ran, sources, table_of
+from bench.nexmark.running import asked, events_a_second, output_mode, ran, sources, table_of
 from bench.query_runs import icestream_session, run_all
-from bench.steady import steady_rate
 
 
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     """Run one statement over all files."""
     name, source, folder = plan["name"], Path(plan["input"]), Path(plan["output"])
-    query = asked(name, sources(spark, source))
+    query = asked(name, sources(spark, source, plan["together"]))
     rows, ended = ran(query, spark, folder, mode=output_mode(name), memory=plan["memory"])
     if plan["compared"]:
         count, rate = plan["compared"]
@@ -30,10 +29,7 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
         return {"name": name, "other_rows": other_rows(name, table_of(query, rows), wanted)}
     kind = "spark" if isinstance(query, DataFrame) else "events"
     kind = "windows" if isinstance(query, ice.Result) else kind
-    # reports count rows after filters and in every window; rates are of the events of streams
-    counted = sum(each["numInputRows"] for each in ended.recentProgress)
-    eps = steady_rate(ended.recentProgress, plan["skip"])
-    eps = eps and eps * plan["rows"] / counted
+    eps = events_a_second(ended.recentProgress, plan)
     held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
     written = sum(each.stat().st_size for each in (folder / "out").rglob("*") if each.is_file())
     return {"name": name, "eps": eps, "form": kind, "state_bytes": held - written}

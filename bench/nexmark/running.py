@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import icestream as ice
 from bench.nexmark.answers import bag
 from bench.nexmark.events import ROUND, Nexmark, side_input
+from bench.steady import steady_rate
 from icestream.sql.expressions.tree import quoted
 
 STATEMENTS = Path(__file__).parent / "statements"
@@ -44,6 +45,12 @@ def statement(number: str) -> str:
     return (STATEMENTS / f"{number}.sql").read_text()
 
 
+def for_spark(number: str) -> str:
+    """Return the text that Spark alone runs: one written for it, or that of the statement."""
+    own = STATEMENTS / "spark" / f"{number}.sql"
+    return own.read_text() if own.exists() else statement(number)
+
+
 def written_tables(
     events: Nexmark, folder: Path, batches: int, streams: Sequence[str] = STREAMS
 ) -> dict[str, pa.Table]:
@@ -59,6 +66,13 @@ def written_tables(
     return tables
 
 
+def closing(folder: Path, count: int) -> None:
+    """Write a file of events more for each stream, a day after the first `count` of them."""
+    later = Nexmark(ROUND, first=count, start=Nexmark(0).start + 86_400_000_000)
+    for name, table in later.tables().items():
+        _write((table,), folder / name)
+
+
 def for_flink(tables: Mapping[str, pa.Table], folder: Path) -> None:
     """Write streams as the same text in two files, whose rows alternate."""
     for name, table in tables.items():
@@ -67,8 +81,8 @@ def for_flink(tables: Mapping[str, pa.Table], folder: Path) -> None:
 
 
 def _write(parts: Iterable[pa.Table], folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for number, part in enumerate(parts):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, part in enumerate(parts, len(list(folder.iterdir()))):
         for place, field in enumerate(part.schema):
             if pa.types.is_timestamp(field.type):
                 text = pc.strftime(part[place].cast(pa.timestamp("ms")), "%Y-%m-%d %H:%M:%S")
@@ -79,10 +93,10 @@ def _write(parts: Iterable[pa.Table], folder: Path) -> None:
         os.utime(path, (_WRITTEN + number,) * 2)
 
 
-def files(spark: SparkSession, folder: Path, name: str) -> DataFrame:
-    """Return the rows of a stream, of which a batch reads one file."""
+def files(spark: SparkSession, folder: Path, name: str, together: int = 1) -> DataFrame:
+    """Return the rows of a stream, of which a batch reads one file or some."""
     schema = from_arrow_schema(Nexmark(ROUND).tables([name])[name].schema)
-    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", together)
     return reader.csv(str(folder / name))
 
 
@@ -102,16 +116,29 @@ def output_mode(number: str) -> str:
     return "now" if number in TABLES else "changes"
 
 
-def sources(spark: SparkSession, folder: Path, slack: str = "2 seconds") -> dict[str, Any]:
-    """Return the streams in a folder, of which a batch reads a file each, and the static table."""
+def sources(spark: SparkSession, folder: Path, together: int = 1) -> dict[str, Any]:
+    """Return the streams in a folder, of which a batch reads some files, and the static table."""
     registered(spark)
     made: dict[str, Any] = {}
     for name in (each for each in STREAMS if (folder / each).exists()):
-        frame = files(spark, folder, name)
-        made[name] = ice.stream(frame, time="dateTime", slack=slack, name=name)
-    table = side_input()
-    made["side_input"] = spark.createDataFrame(table.to_pandas())
+        frame = files(spark, folder, name, together)
+        made[name] = ice.stream(frame, time="dateTime", slack="2 seconds", name=name)
+    made["side_input"] = side_table(spark)
     return made
+
+
+def side_table(spark: SparkSession) -> DataFrame:
+    """Return the static table that a statement joins with."""
+    return spark.createDataFrame(side_input().to_pandas())
+
+
+def events_a_second(progress: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> float | None:
+    """Return events of streams a second, once warm.
+
+    Reports may count rows after filters, in every window, or as often as a stream is read.
+    """
+    eps = steady_rate(progress, plan["skip"])
+    return eps and eps * plan["rows"] / sum(each["numInputRows"] for each in progress)
 
 
 def ran(

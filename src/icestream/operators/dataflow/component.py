@@ -36,6 +36,7 @@ from icestream.core.arrays import Mask
 from icestream.core.errors import BudgetError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows, mapped
+from icestream.operators.dataflow.equal_events import EqualEvents
 from icestream.operators.dataflow.join_step import JoinStores
 from icestream.operators.dataflow.join_traces import Traces
 from icestream.operators.dataflow.results import HeldRowBuffer, ResultBuffer
@@ -135,6 +136,7 @@ class ComponentOperator:
                     self._buffer[view] = ResultBuffer(self._held_back)
                 case Emit(view=view) if view in spec.by_key:
                     self._buffer[view] = HeldRowBuffer()
+        self._equal = EqualEvents(spec.counted)
         self._traces = Traces(spec.steps, spec.partitions, spec.sample)
         self._dropped_before = self._dropped
 
@@ -405,6 +407,8 @@ class ComponentOperator:
         match step := self._spec.steps[number]:
             case Map():
                 for made in mapped(step.text, changes, step.change):
+                    if not isinstance(made, BadRows):
+                        made = self._equal.counted(number, made)  # noqa: PLW2901
                     yield from self._pass_on(number, made, watermark)
             case Merge():
                 yield from self._pass_on(number, changes, watermark)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from icestream.operators.dataflow.equal_events import are_told_apart
 from icestream.operators.dataflow.results import HOLDING, LifetimeRows
 from icestream.operators.dataflow.steps import (
     Emit,
@@ -29,7 +30,9 @@ from icestream.operators.dataflow.steps import (
     Step,
     consumers,
 )
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import LifetimeOperator
+from icestream.operators.lifetimes.conditions_met import CurrentConditions
 from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.multi_join.spec import JOINED, MERGED, MultiJoinSpec
 from icestream.state.groups.options import lifetimes
@@ -193,6 +196,37 @@ class ComponentSpec:
             for before in [self.steps[step.inputs[0]]]
             if isinstance(before, Receive) and before.edge in self.inside
         }
+
+    @cached_property
+    def counted(self) -> frozenset[int]:
+        """Return the maps of what is received whose events may be taken together if equal.
+
+        Where the past counts they rarely are, as their times differ.
+        """
+        return frozenset(
+            number
+            for number, step in enumerate(self.steps)
+            if self.forgets_past
+            and isinstance(step, Map)
+            and isinstance(step.change, Projecting)
+            and are_told_apart(step.payload)
+            and isinstance(self.steps[step.inputs[0]], Receive)
+            and len(self.consumers[step.inputs[0]]) > 1
+            and self._is_aggregated(number)
+        )
+
+    def _is_aggregated(self, number: int) -> bool:
+        """Return whether the changes of a step only go to aggregates, or to distinct values."""
+        for each, _ in self.consumers[number]:
+            match self.steps[each]:
+                case Map() | Regroup() | Merge():
+                    if not self._is_aggregated(each):
+                        return False
+                case Stateful(operator=LifetimeAggregate() | CurrentConditions()):
+                    continue
+                case _:
+                    return False
+        return True
 
     @cached_property
     def begins(self) -> bool:
