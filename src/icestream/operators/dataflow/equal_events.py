@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from icestream.core.arrays import Ints
-from icestream.operators.dataflow.sorted_changes import by_group, taken
-from icestream.operators.lifetimes.changes import DIFF, column_of, with_column
+from icestream.operators.dataflow.sorted_changes import by_group
+from icestream.operators.lifetimes.changes import DIFF, column_of, taken, with_column
 from icestream.operators.payload_identity import identified
 from icestream.state.identities import in_order
 
