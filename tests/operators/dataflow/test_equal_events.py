@@ -41,6 +41,7 @@ def test_equal_events_are_taken_as_one_that_counts_as_often(seed: int) -> None:
     changes = drawn(seed)
     found = EqualEvents([STEP]).counted(STEP, changes)
     assert bag_of(found) == bag_of(changes)
+    assert found[DIFF].to_numpy().all()
     plain = [tuple(row.values()) for row in found.drop_columns([DIFF]).to_pylist()]
     assert len(set(plain)) == len(plain) < changes.num_rows
     assert (np.diff(found[ID_HIGH_COLUMN].to_numpy().astype(np.float64)) >= 0).all()

@@ -38,7 +38,7 @@ class EqualEvents:
         self._steps = set(steps)
 
     def counted(self, step: int, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes that a step makes, by group, with equal events as one."""
+        """Return the changes that a step makes, by group: equal events as one, none that cancel."""
         if step not in self._steps:
             return changes
         tried = changes.slice(0, TRIED)
@@ -47,7 +47,8 @@ class EqualEvents:
             return changes
         order, begins = _first(changes)
         counts = np.add.reduceat(column_of(changes, DIFF)[order], begins)
-        return by_group(with_column(taken(changes, order[begins]), DIFF, counts))
+        left = counts != 0
+        return by_group(with_column(taken(changes, order[begins[left]]), DIFF, counts[left]))
 
 
 def are_told_apart(payload: pa.Schema) -> bool:
