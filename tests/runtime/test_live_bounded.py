@@ -128,8 +128,8 @@ def test_bounded_short_and_long_lifetimes_share_a_group(tmp_path: Path, long: in
     count, keys, versions = 4000, 400, 60
     events = Events(FromSource(EVENTS, source=0), {})
     few = events.where("kind = 1 AND value = 0")
-    kept = few.forever() if long is None else few.window(long)
-    both = events.where("kind = 1").window(2 * SECOND).union(kept)
+    kept = few.forever() if long is None else few.last(long)
+    both = events.where("kind = 1").last(2 * SECOND).union(kept)
     flow = flow_of(
         both.groupApply(
             "key",

@@ -31,7 +31,7 @@ def sql_text(expression: object, payload: pa.Schema, method: str, *, alias: bool
     if isinstance(expression, str):
         # as in Spark, the name of a column is the column, whatever characters it has
         is_column = expression in payload.names and method != "where"
-        return _reference([expression]) if is_column else expression
+        return _reference([expression], payload) if is_column else expression
     if not isinstance(expression, Column):
         msg = (
             f"{method} takes SQL text or a column, for example {method}('price > 10') or "
@@ -40,7 +40,7 @@ def sql_text(expression: object, payload: pa.Schema, method: str, *, alias: bool
         raise DefinitionError(msg)
     if _kind(expression) == "UnresolvedAttribute":
         parts = _node(expression).nameParts()
-        return _reference([str(parts.apply(at)) for at in range(parts.size())])
+        return _reference([str(parts.apply(at)) for at in range(parts.size())], payload)
     if _kind(expression) == "SqlExpression":
         written = str(expression).removeprefix("Column<'").removesuffix("'>")
         if alias or parse(written).alias is None:
@@ -84,9 +84,14 @@ def aggregates_over(
     return [f"({text}) AS x{place}" for place, text in enumerate(inputs)], made
 
 
-def _reference(names: Sequence[str]) -> str:
-    """Return the text of a column, or of a field inside of one, with quotes where it needs them."""
+def _reference(names: Sequence[str], payload: pa.Schema) -> str:
+    """Return the text of a column, or of a field inside of one, with quotes where it needs them.
+
+    What is no column is text: `ice.sum("price * amount")` names a column of Spark.
+    """
     plain = ".".join(names)
+    if names[0].lower() not in map(str.lower, payload.names):
+        return plain
     with suppress(DefinitionError):
         read = parse(plain)
         if isinstance(read.root, Name) and read.alias is None and read.root.written == (*names,):

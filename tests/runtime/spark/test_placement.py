@@ -16,12 +16,14 @@ from icestream.state.budget import Budget
 
 
 def test_a_host_keeps_the_arenas_of_its_shards_only(tmp_path: Path) -> None:
-    arenas = str(tmp_path / "this-run" / "arenas")
+    arenas = str(tmp_path / "00000002-bbbbbbbbbbbb" / "arenas")
     account = Budget(1 << 20).account("groups")
     for name in ("shard-0.v4.a", "shard-1.v3.b", "shard-1.v4.c", "shard-2.v5.d"):
         Arena.create(arenas, account).release(name)
     Arena.create(arenas, account)
-    Arena.create(str(tmp_path / "earlier-run" / "arenas"), account).release("shard-0.v4.a")
+    Arena.create(str(tmp_path / "00000001-aaaaaaaaaaaa" / "arenas"), account).release(
+        "shard-0.v4.a"
+    )
 
     # version 5 is being made from 4, in which shard 1 was run on another host
     tidy_host(arenas, 5, ["shard-0.v4.a", "shard-1.v4.elsewhere", None])
@@ -29,11 +31,11 @@ def test_a_host_keeps_the_arenas_of_its_shards_only(tmp_path: Path) -> None:
     left = sorted(name for name in os.listdir(arenas) if not is_working(name))
     assert left == ["shard-0.v4.a", "shard-2.v5.d"]
     assert sum(map(is_working, os.listdir(arenas))) == 1
-    assert os.listdir(tmp_path) == ["this-run"]
+    assert os.listdir(tmp_path) == ["00000002-bbbbbbbbbbbb"]
 
 
 def test_a_host_leaves_arenas_alone_that_come_while_it_is_tidied(tmp_path: Path) -> None:
-    arenas = str(tmp_path / "this-run" / "arenas")
+    arenas = str(tmp_path / "00000002-bbbbbbbbbbbb" / "arenas")
     account = Budget(1 << 20).account("groups")
     Arena.create(arenas, account).release("shard-0.v3.a")
     listed = os.listdir

@@ -121,8 +121,11 @@ class Updates(AnyPlan):
 
     @property
     def earliest(self) -> Micros:
-        """Return the least time of an event: windows of keys begin after 1970-01-01."""
-        return super().earliest if self.windowed is None else 1
+        """Return the least time of an event: windows of keys begin after 1970-01-01.
+
+        Times behind a join are those of its rows, of which few events are part.
+        """
+        return super().earliest if self.windowed is None or self.front is not None else 1
 
     @property
     def has_queue(self) -> bool:
