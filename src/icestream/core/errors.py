@@ -8,7 +8,15 @@ from __future__ import annotations
 
 
 class IcestreamError(Exception):
-    """Base class of all errors that Icestream raises on purpose."""
+    """Base class of all errors that Icestream raises on purpose.
+
+    Examples:
+        >>> try:
+        ...     kpis.select("nowhere")
+        ... except ice.IcestreamError as error:
+        ...     print(type(error).__name__)
+        DefinitionError
+    """
 
 
 class DefinitionError(IcestreamError, ValueError):

@@ -253,7 +253,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     "SELECT count(*), sum(side) FROM s [TUMBLE 1 HOUR]": ("sum needs a number", "sum"),
     "SELECT max(Price) FROM s [ROWS 5] WHERE Volume": ("is not a boolean", "Volume"),
     "SELECT max(Price) FROM s [ROWS 5] HAVING max(Price)": ("is not a boolean", "max"),
-    "SELECT max(Price) - date '2024-01-01' FROM s [ROWS 5]": ("data type mismatch", "max(Price) - date"),
+    "SELECT max(Price) - date '2024-01-01' FROM s [ROWS 5]": (
+        "data type mismatch",
+        "max(Price) - date",
+    ),
     "SELECT max(Price) FROM s [ROWS 5] GROUP BY map(side, 1)": ("map", "map"),
     "SELECT max(uper(side)) FROM s [ROWS 5]": ("did you mean 'upper'", "uper"),
     "SELECT percentile(Price, 95) FROM s [ROWS 5]": ("between 0 and 1; got 95", "percentile"),
