@@ -7,7 +7,7 @@ equal time are in the order of their files, on which columns over frames and use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -23,9 +23,32 @@ from icestream.api.shared_plan import (
     read_parts,
     sources_of,
 )
+from icestream.api.stream_methods import StreamMethods
+from icestream.core.errors import DefinitionError
 from icestream.plan.events.dataflow import Dataflow, source_column
+from icestream.plan.events.needed_columns import needed_columns
+from icestream.plan.events.queries import compiled
 from icestream.runtime.spark.arrow_types import from_arrow_schema, from_arrow_type
 from icestream.state.rows import RowCodec
+
+
+def together(results: Sequence[object], modes: Sequence[str]) -> BuiltQuery[Dataflow]:
+    """Return events, and results of windows by their final rows, as one query."""
+    given = [each.events() for each in results if isinstance(each, StreamMethods)]
+    if len(given) < len(results):
+        msg = (
+            "ice.start takes results of one kind: of streams and events, of one job, or of steps "
+            "over one stream. Start each other kind by itself with writeStream...start(): queries "
+            "may read the same DataFrame in parallel"
+        )
+        raise DefinitionError(msg)
+    nodes = [each._node for each in given]
+    if any(node.scope is not None for node in nodes):
+        msg = "return the events of a group from groupApply's function before writing them"
+        raise DefinitionError(msg)
+    sources = {tag: part for each in given for tag, part in each._parts.items()}
+    asked = tuple(zip(nodes, modes, strict=True))
+    return built(sources, needed_columns(*nodes), partial(compiled, asked, zone=given[0]._zone))
 
 
 def built(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import count
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from icestream.api.column_text import aggregates_over, sql_text
 from icestream.api.columns import as_spelled, column_names, quoted
-from icestream.api.event_writer import built
+from icestream.api.event_writer import together
 from icestream.api.functions import AggregateExpression
 from icestream.api.query_warnings import warn_of_sliding
 from icestream.api.shared_plan import BuiltQuery, StreamInput
@@ -44,8 +44,6 @@ from icestream.operators.lifetimes.until_next import UntilNext
 from icestream.operators.process.operator import Processor, UserDefined
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.events.needed_columns import needed_columns
-from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
@@ -612,25 +610,6 @@ def events_of(inputs: Sequence[StreamInput]) -> Events:
     nodes = tuple(FromSource(part.columns, source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
-
-
-def together(results: Sequence[object], modes: Sequence[str]) -> BuiltQuery[Dataflow]:
-    """Return events, and results of windows by their final rows, as one query."""
-    given = [each.events() for each in results if isinstance(each, StreamMethods)]
-    if len(given) < len(results):
-        msg = (
-            "ice.start takes results of one kind: of streams and events, of one job, or of steps "
-            "over one stream. Start each other kind by itself with writeStream...start(): queries "
-            "may read the same DataFrame in parallel"
-        )
-        raise DefinitionError(msg)
-    nodes = [each._node for each in given]
-    if any(node.scope is not None for node in nodes):
-        msg = "return the events of a group from groupApply's function before writing them"
-        raise DefinitionError(msg)
-    sources = {tag: part for each in given for tag, part in each._parts.items()}
-    asked = tuple(zip(nodes, modes, strict=True))
-    return built(sources, needed_columns(*nodes), partial(compiled, asked, zone=given[0]._zone))
 
 
 def _unchanged(changes: pa.RecordBatch) -> pa.RecordBatch:

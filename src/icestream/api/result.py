@@ -21,7 +21,8 @@ from pyspark.sql import Column, DataFrame
 
 from icestream.api.columns import column_names
 from icestream.api.dataframe_methods import GroupMethods
-from icestream.api.events import Events, together
+from icestream.api.event_writer import together
+from icestream.api.events import Events
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build

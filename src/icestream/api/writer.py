@@ -34,10 +34,9 @@ from icestream.runtime.spark.sink import (
     TableSink,
     UpsertSink,
     as_they_are,
-    make_sink,
     needed,
-    uses_catalog,
 )
+from icestream.runtime.spark.sink_formats import make_sink, uses_catalog
 from icestream.runtime.tables.delta import DeltaUpsertTable
 from icestream.runtime.tables.iceberg import IcebergUpsertTable
 from icestream.runtime.tables.layout import TableTarget

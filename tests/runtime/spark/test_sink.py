@@ -14,14 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from icestream.runtime.spark.sink import (
-    FILE_FORMATS,
-    DeliveryMarks,
-    Sink,
-    TableSink,
-    make_sink,
-    no_rows,
-)
+from icestream.runtime.spark.sink import FILE_FORMATS, DeliveryMarks, Sink, TableSink, no_rows
+from icestream.runtime.spark.sink_formats import make_sink
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import VersionStore
 from tests.fixtures.parquet_feed import Feed
