@@ -41,18 +41,18 @@ would need a rate of reading that no system shows by itself, as each reads only 
 statement needs, while it computes. Icestream commits every batch of 500,000 events, Flink takes a
 checkpoint every ten seconds and may hold rows back for a second (mini-batches). Bars are judged
 there, although Icestream then commits about ten times as often; its rates in batches of a million,
-one or two seconds of work, are below. Icestream and Spark write their results as Parquet, but for
-Spark's tables by key; Flink's are discarded. Statements that read no bids read those of eight times
-as many events, in batches of as many rows. A statement has 45 seconds; one that takes longer is
-listed as not measured.
+one or two seconds of work, are below if the run has them. Icestream and Spark write their results
+as Parquet, but for Spark's tables by key; Flink's are discarded. Statements that read no bids read
+those of eight times as many events, in batches of as many rows. A statement has 45 seconds; one
+that takes longer is listed as not measured.
 """
 MEASURED = """
 Rates are of all events of the streams that a statement reads; *of Flink* is the ratio of two of
 them. Memory is the peak of all processes of a system in MB, JVMs included; state is what is on disk
 at the end, in MB (Flink: its largest checkpoint, if there was one). Statements whose answer is a
 table by key (q4, q6, q9, q15 to q19) run in mode `now`: a version writes the keys that changed, as
-Flink's mini-batches do. Where Flink ends a statement before a steady rate can be read off, or a
-statement takes longer than it has, the field is empty.
+Flink's mini-batches do. Where Flink ends a statement before a steady rate can be read off, a
+statement takes longer than it has, or was written for a system after the run, the field is empty.
 
 | | Icestream | Flink | Spark | of Flink | memory: Icestream | Flink | Spark | state: Icestream \
 | Flink | Spark |
