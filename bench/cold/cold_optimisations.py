@@ -40,7 +40,7 @@ from examples.recommender.workload import EVENT_SCHEMA, RatingWorkload
 from icestream.core.arrays import Ids, Ints
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.lifetimes.changes import RE
-from icestream.operators.lifetimes.stored_rows import live_events_synopsis
+from icestream.operators.lifetimes.rows_by_group import live_events_synopsis
 from icestream.plan.events.dataflow import Dataflow
 from icestream.state.groups.options import Durability, StoreOptions
 from icestream.state.groups.spec import GroupRows, Synopsis

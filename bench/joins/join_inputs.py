@@ -41,7 +41,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Floats, Ints
 from icestream.operators.multi_join.spec import partitions_of
-from icestream.operators.payload_identity import identified
+from icestream.state.keys import identified
 
 Batch = dict[str, pa.RecordBatch]
 

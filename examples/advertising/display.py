@@ -25,8 +25,14 @@ from examples.advertising.query import BIAS
 from examples.shared.live_page import memory_bar, waiting_line
 from icestream.core.times import Micros
 from icestream.core.units import format_bytes
-from icestream.demo.bars import bars, events_bar
-from icestream.demo.progress import Progress, show_speed, show_time, show_watermark
+from icestream.demo.progress import (
+    Progress,
+    bars,
+    events_bar,
+    show_speed,
+    show_time,
+    show_watermark,
+)
 
 #: keywords of an ad, and ads of a score, that a table has room for
 _KEYWORDS, _ADS = 5, 4

@@ -32,8 +32,7 @@ from examples.integration.generator import PRICE, REVIEW, SPARK_SCHEMA, VOLUME, 
 from examples.shared.live_page import memory_bar
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes, parse_bytes
-from icestream.demo.bars import bars, events_bar, show_phases
-from icestream.demo.progress import Progress, show_speed
+from icestream.demo.progress import Progress, bars, events_bar, show_phases, show_speed
 from icestream.demo.replay import Replay
 from icestream.demo.running import demo_folder, demo_session, follow, wide_console
 

@@ -34,8 +34,14 @@ from examples.shared.live_page import memory_bar
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_bytes
-from icestream.demo.bars import bars, events_bar, show_phases
-from icestream.demo.progress import Progress, show_speed, show_watermark
+from icestream.demo.progress import (
+    Progress,
+    bars,
+    events_bar,
+    show_phases,
+    show_speed,
+    show_watermark,
+)
 from icestream.demo.replay import Replay
 from icestream.demo.results import ResultFiles
 from icestream.demo.running import demo_folder, demo_session, follow, wide_console

@@ -22,8 +22,15 @@ from rich.text import Text
 from examples.shared.live_page import memory_bar
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes, format_interval, parse_interval
-from icestream.demo.bars import bar, bars, show_phases
-from icestream.demo.progress import Progress, show_speed, show_time, show_watermark
+from icestream.demo.progress import (
+    Progress,
+    bar,
+    bars,
+    show_phases,
+    show_speed,
+    show_time,
+    show_watermark,
+)
 
 
 @dataclass(slots=True)

@@ -22,8 +22,14 @@ from rich.text import Text
 from examples.recommender.answers import Answer, Request
 from examples.shared.live_page import memory_bar, waiting_line
 from icestream.core.units import format_bytes
-from icestream.demo.bars import bars, events_bar, show_phases
-from icestream.demo.progress import Progress, show_time, show_watermark
+from icestream.demo.progress import (
+    Progress,
+    bars,
+    events_bar,
+    show_phases,
+    show_time,
+    show_watermark,
+)
 
 #: items of an answer that fit into the table
 _ITEMS = 4

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.progress_bar import ProgressBar
 
 from icestream.core.units import format_bytes
-from icestream.demo.bars import bar
-from icestream.demo.progress import Progress
+from icestream.demo.progress import Progress, bar
 
 
 def memory_bar(progress: Progress) -> tuple[ProgressBar, str]:

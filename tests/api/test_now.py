@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.query_list import QueryList
-from icestream.inspect.held_rows import now_rows
+from icestream.inspect.state_rows import now_rows
 from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark

@@ -20,8 +20,11 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.sole_step import SoleStepComponent, StepWithState
+from icestream.operators.dataflow.component import (
+    ComponentOperator,
+    SoleStepComponent,
+    StepWithState,
+)
 from icestream.operators.dataflow.sorted_changes import between, by_group
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped

@@ -30,14 +30,13 @@ from icestream.api.stream_methods import StreamMethods
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
-from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
-from icestream.operators.lifetimes.edges import Edges
+from icestream.operators.lifetimes.edges import EdgeRows, Edges
 from icestream.operators.lifetimes.ordering import Order
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.lifetimes.until_next import UntilNext

@@ -29,7 +29,7 @@ import icestream as ice
 from icestream.api.columns import reason_of
 from icestream.commands.sql import Answer, FileStream, cell
 from icestream.core.errors import DefinitionError, IcestreamError
-from icestream.inspect.held_rows import now_rows
+from icestream.inspect.state_rows import now_rows
 from icestream.sql.statements.aggregates import NAMES
 from icestream.sql.statements.tokens import statements
 from icestream.state.versions.commits import COMMITS

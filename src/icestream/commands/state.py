@@ -102,7 +102,7 @@ def show_command(
 ) -> None:
     """Show plan, versions, segments and size of the state, and the last decisions."""
     if now:
-        from icestream.inspect.held_rows import now_rows
+        from icestream.inspect.state_rows import now_rows
 
         rows = list(islice(now_rows(checkpoint, view), limit))
         _print_json(rows) if as_json else _print_table(rows, "rows that hold")
@@ -207,7 +207,7 @@ def export_command(
     as_json: AsJson = False,
 ) -> None:
     """Write the state to a Parquet file, with typed columns if one kind of rows is chosen."""
-    from icestream.inspect.export import write_parquet
+    from icestream.inspect.state_rows import write_parquet
 
     reading = _reading(checkpoint, version, memory, operator=operator, kept=kept)
     rows = write_parquet(reading, to)

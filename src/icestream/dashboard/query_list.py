@@ -29,7 +29,7 @@ from icestream.core.errors import IcestreamError
 from icestream.core.process import lives
 from icestream.dashboard.drawing import drawing
 from icestream.dashboard.history_reader import HistoryReader
-from icestream.inspect.held_rows import now_rows
+from icestream.inspect.state_rows import now_rows
 from icestream.runtime.tables.current_table import NOW
 from icestream.runtime.version.history import END, NEWER, PROGRESS, START, history_folder
 

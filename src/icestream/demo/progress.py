@@ -1,4 +1,4 @@
-"""Adds up the progress reports of a running query.
+"""Adds up the progress reports of a running query, and shows them as bars.
 
 Invariants:
 1. Each version is counted once, however often its report is seen
@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 
 from icestream.core.times import Micros
 
@@ -84,3 +87,31 @@ def show_speed(speed: float) -> str:
 def show_watermark(progress: Progress) -> str:
     """Format the watermark of a demo's progress."""
     return progress.watermark.replace("T", " ")[:19] if progress.watermark else "none yet"
+
+
+_WIDTH = 36
+
+
+def bars() -> Table:
+    """Return a table of bars: rows of a name, a bar or a text, and a text."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(width=_WIDTH)
+    grid.add_column()
+    return grid
+
+
+def bar(done: float, total: float) -> ProgressBar:
+    """Return a bar of the completed part."""
+    return ProgressBar(total=total, completed=done, width=_WIDTH)
+
+
+def events_bar(progress: Progress, events: int, written: int) -> tuple[ProgressBar, str]:
+    """Return a bar of processed events, out of all events."""
+    text = f"{progress.processed:,} of {events:,} ({written:,} generated)"
+    return bar(progress.processed, events), text
+
+
+def show_phases(progress: Progress) -> str:
+    """Return a text under the bars: how long the phases of the last batch took."""
+    return "  ".join(f"{name} {millis:,} ms" for name, millis in progress.phases.items())

@@ -16,15 +16,19 @@ Cost: a shard is restored as a query would restore it. Listing groups holds one 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from icestream.core.clock import SystemClock
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.text_errors import guess
 from icestream.inspect.access.adapter_protocol import (
@@ -37,11 +41,11 @@ from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.row_text import GROUP, SHARD, as_text, plain
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
 from icestream.inspect.adapters.dataflow import DataflowState
-from icestream.inspect.adapters.latest import UpdateState
-from icestream.inspect.adapters.latest_windows import UpdateWindowState
+from icestream.inspect.adapters.latest import UpdateState, UpdateWindowState
 from icestream.inspect.adapters.windows import WindowState
 from icestream.plan.state_schema import DataflowSchema, NoSchema, UpdateSchema
-from icestream.state.files import Files
+from icestream.runtime.tables.current_table import CurrentTable
+from icestream.state.files import PRIVATE_FILE, Files, temporary_name
 from icestream.state.versions.commits import Commit
 
 #: columns of rows of several tables
@@ -322,3 +326,34 @@ def _with_key(group: Group, sums: Mapping[StateTable, pa.Table]) -> Group:
 
 def _id(value: int) -> pa.Scalar:
     return pa.scalar(value, pa.uint64())
+
+
+def write_parquet(reading: Reading, target: Path) -> int:
+    """Export rows of state to a new Parquet file, readable by this user only; count them."""
+    if target.exists():
+        msg = f"{target} already exists; name a new file"
+        raise DefinitionError(msg)
+    temporary = temporary_name(str(target))
+    rows = 0
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        with os.fdopen(handle, "wb") as file, pq.ParquetWriter(file, reading.schema) as writer:
+            for batch in reading.batches():
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        os.link(temporary, target)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return rows
+
+
+def now_rows(checkpoint: str, view: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table of a view; those of an update stream with their age."""
+    found = Checkpoint(checkpoint)
+    table = CurrentTable.of(found.files, found.root, view)
+    if table.manifest() is None:
+        msg = f"{checkpoint} keeps no table: run the query in outputMode('now')"
+        raise DefinitionError(msg)
+    for rows in table.read(SystemClock().now()):
+        yield from map(plain, rows.to_pylist())

@@ -31,7 +31,7 @@ from icestream.core.clock import Clock
 from icestream.core.errors import BudgetError, CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.plan.computation import Computation
-from icestream.plan.evolution.plan_differences import check_same_plan
+from icestream.plan.evolution.rules import check_same_plan
 from icestream.plan.fuse.running_fusion import Together
 from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.elasticity import Elasticity, VersionShards

@@ -23,13 +23,14 @@ Limits: 2**32 strings and 16 GB of their bytes per store.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Slots
+from icestream.core.arrays import Ids, Slots
 from icestream.core.errors import BudgetError
 from icestream.kernels import byte_heap as heaps
 from icestream.kernels import hashing
@@ -360,3 +361,15 @@ def _pack(flags: list[ByteArray], width: int, rows: int) -> ByteArray:
     for position, flag in enumerate(flags):
         packed[:, position >> 3] |= flag << np.uint8(position & 7)
     return packed
+
+
+@lru_cache(maxsize=256)
+def codec_of(schema: pa.Schema) -> KeyCodec:
+    """Return the codec of key columns, the same one for equal schemas."""
+    return KeyCodec(schema)
+
+
+def identified(payload: pa.RecordBatch, keys: tuple[str, ...]) -> tuple[Ids, Ids]:
+    """Return (id_high, id_low) of each row, the identity of some columns of its payload."""
+    chosen = payload.select(list(keys))
+    return codec_of(chosen.schema).identify(chosen)

@@ -15,7 +15,7 @@ from bench.joins.join_inputs import (
     JoinInputs,
 )
 from icestream.operators.multi_join.spec import partitions_of
-from icestream.operators.payload_identity import identified
+from icestream.state.keys import identified
 
 #: the columns that meet in each join
 MEETING = (("a1", "b1", "c1"), ("c2", "d1"), ("d2", "e1"))

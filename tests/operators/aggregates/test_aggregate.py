@@ -6,8 +6,12 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.kernels.field_words import is_invertible
-from icestream.operators.aggregates.aggregate import OBJECT_FUNCTIONS, Aggregate, applicable
-from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
+from icestream.operators.aggregates.aggregate import (
+    OBJECT_FUNCTIONS,
+    WORD_FUNCTIONS,
+    Aggregate,
+    applicable,
+)
 from icestream.operators.folding.fields import Layout
 from tests.fixtures.folding import folded
 from tests.fixtures.plans import EVERY_INPUT

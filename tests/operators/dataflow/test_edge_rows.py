@@ -6,9 +6,8 @@ import pytest
 
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY
-from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, changes_of, changes_schema
-from icestream.operators.lifetimes.edges import END, KIND, POINT, START
+from icestream.operators.lifetimes.edges import END, KIND, POINT, START, EdgeRows
 
 PAYLOAD = pa.schema([("what", pa.string()), ("since", pa.timestamp("us", "UTC"))])
 

@@ -11,7 +11,7 @@ from icestream.operators.dataflow import equal_events
 from icestream.operators.dataflow.equal_events import EqualEvents, are_told_apart
 from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, RE, changes_of, column_of, with_column
-from icestream.operators.payload_identity import identified
+from icestream.state.keys import identified
 from tests.oracles.lifetimes import bag_of
 
 STEP = 3

@@ -17,8 +17,8 @@ from icestream.operators.dataflow.steps import (
 )
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import HEAD, changes_of, payload_of
-from icestream.operators.payload_identity import identified
 from icestream.sql.expressions.compile import Predicate, Projection
+from icestream.state.keys import identified
 from tests.fixtures import dataflow_plans as plans
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("name", pa.string())])

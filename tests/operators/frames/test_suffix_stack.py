@@ -7,7 +7,7 @@ import numpy as np
 
 from icestream.operators.folding.fields import Field, Layout
 from icestream.operators.frames.layout import SharedLayout
-from icestream.operators.frames.suffix_stack import suffix_stacks_of
+from icestream.operators.frames.moving import suffix_stacks_of
 from icestream.operators.grid.groups import ID_HIGH_END
 from icestream.operators.grid.partitions import Partition
 from icestream.state.arena import Arena

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icestream.operators.grid.recent_slices import RecentSlices
+from icestream.operators.grid.slices import RecentSlices
 from icestream.state.arena import PAGE, Arena
 from icestream.state.budget import Budget
 

@@ -21,7 +21,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.dataflow.transient_groups import TransientGroups
-from icestream.operators.lifetimes import consolidate, non_invertible_aggregate, pieces
+from icestream.operators.lifetimes import changes, non_invertible_aggregate, pieces
 from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate, of_growing
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, PromptOperator
@@ -147,7 +147,7 @@ def test_bounded_events_of_one_lifetime_are_merged_before_anything_is_read(
 
     def identities(rows: pa.RecordBatch) -> Any:
         compared.append(rows.num_rows)
-        return consolidate.identities(rows)
+        return changes.identities(rows)
 
     monkeypatch.setattr(non_invertible_aggregate, "identities", identities)
     events = [(Event(G, 5, INFINITY, (number, 0.0)), 1 + number % 2) for number in range(100)]

@@ -12,9 +12,9 @@ import pytest
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
-from icestream.operators.lifetimes.append_mode import AppendOutput
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.ordering import Order
+from icestream.operators.lifetimes.output_modes import AppendOutput
 from icestream.operators.lifetimes.top import TopK
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.store import GroupStore

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.operators.lifetimes.append_mode import AppendOutput
+from icestream.operators.lifetimes.output_modes import AppendOutput
 from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle

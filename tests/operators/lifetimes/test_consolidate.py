@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.lifetimes.changes import changes_of
-from icestream.operators.lifetimes.consolidate import consolidated, identities
+from icestream.operators.lifetimes.changes import changes_of, consolidated, identities
 from tests.fixtures import lifetime_events as scenarios
 from tests.oracles.lifetimes import assert_same_bag, bag_of, events_of
 

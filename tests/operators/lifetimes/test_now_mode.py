@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.times import INFINITY
-from icestream.operators.lifetimes.now_mode import NowOutput, UpdateOutput
+from icestream.operators.lifetimes.output_modes import NowOutput, UpdateOutput
 from tests.oracles.lifetimes import Event, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.operators.lifetimes import ordering as module
-from icestream.operators.lifetimes.changes import changes_of
-from icestream.operators.lifetimes.consolidate import identities
+from icestream.operators.lifetimes.changes import changes_of, identities
 from icestream.operators.lifetimes.ordering import Order, Ordering
 
 SCHEMA = pa.schema([("n", pa.int32()), ("f", pa.float64()), ("t", pa.string())])

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.lifetimes import top
-from icestream.operators.lifetimes.changes import changes_of
-from icestream.operators.lifetimes.consolidate import identities
+from icestream.operators.lifetimes.changes import changes_of, identities
 from icestream.operators.lifetimes.ordering import Order
 from icestream.operators.lifetimes.top import TopK
 from tests.fixtures import lifetime_events as scenarios

@@ -11,7 +11,7 @@ from icestream.core.errors import CheckpointError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.events.dataflow import Dataflow, described
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.evolution.plan_differences import check_same_plan
+from icestream.plan.evolution.rules import check_same_plan
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
 

@@ -14,7 +14,7 @@ from icestream.operators.dataflow.steps import (
     Stateful,
     Step,
 )
-from icestream.operators.lifetimes.append_mode import AppendOutput
+from icestream.operators.lifetimes.output_modes import AppendOutput
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.queries import Source

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.payload_identity import identified
 from icestream.plan.joins.multi_join import join_text, joined
 from icestream.plan.nodes.events import Joined, Mapped
 from icestream.plan.nodes.spilling import Spilling
+from icestream.state.keys import identified
 from tests.fixtures.dataflow_plans import PlanStream
 from tests.fixtures.join_plans import SCHEMAS, deferred
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.plan.evolution.plan_differences import check_same_plan
+from icestream.plan.evolution.rules import check_same_plan
 from icestream.plan.nodes.queries import Plan, grouping_id
 from icestream.plan.windows.grid import Cumulative, Windows
 from tests.fixtures.plans import INSTANT, window_plan

@@ -17,9 +17,17 @@ from rich.text import Text
 
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_bytes, format_interval, parse_interval
-from icestream.demo.bars import bar, bars, events_bar, show_phases
 from icestream.demo.call_centre.kpis import ALL, DEMO, WHOLE, busiest, by_calls, group_name
-from icestream.demo.progress import Progress, show_speed, show_time, show_watermark
+from icestream.demo.progress import (
+    Progress,
+    bar,
+    bars,
+    events_bar,
+    show_phases,
+    show_speed,
+    show_time,
+    show_watermark,
+)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from icestream.core.errors import InputError
 from icestream.inspect.access.adapter_protocol import StateTable
 from icestream.inspect.access.row_text import GROUP
 from icestream.kernels.fold import routes_of
-from icestream.operators.latest.newest_updates import identity_of
+from icestream.operators.latest.coalescing import identity_of
 from icestream.state.versions.commits import Commit
 
 #: hexadecimal digits of a group

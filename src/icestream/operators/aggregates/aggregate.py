@@ -1,8 +1,8 @@
 """One output column of a query: a function, its input columns and its literals.
 
 Idea: pure data with a name for the function; what the name means is looked up when the types of the
-columns are known. Functions over words are in the catalogue, the others in
-`operators.object_aggregates`.
+columns are known. Functions over words are here, under the names of `pyspark.sql.functions` where
+it has them, the others in `operators.object_aggregates`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ import pyarrow as pa
 
 from icestream.core.arrays import Table
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
+from icestream.operators.aggregates.choices import ByOrdering, ByTime, Extreme
+from icestream.operators.aggregates.moments import Comoment, Moment
 from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
+from icestream.operators.aggregates.sums import Average, Count, CountIf, Sum
+from icestream.operators.aggregates.weighted import WeightedAverage
 from icestream.operators.folding.fields import Field, Layout
 
 #: functions whose state is an object, computed by `operators.object_aggregates`
@@ -37,6 +40,30 @@ OBJECT_FUNCTIONS = (
 )
 
 Types = Mapping[str, pa.DataType]
+
+
+WORD_FUNCTIONS: dict[str, WordFunction] = {
+    "count": Count(),
+    "sum": Sum(),
+    "avg": Average(),
+    "min": Extreme("min"),
+    "max": Extreme("max"),
+    "var_pop": Moment(),
+    "var_samp": Moment(sample=True),
+    "stddev_pop": Moment(root=True),
+    "stddev_samp": Moment(sample=True, root=True),
+    "count_if": CountIf(),
+    "bool_and": Extreme("min", booleans=True),
+    "bool_or": Extreme("max", booleans=True),
+    "first": ByTime("first"),
+    "last": ByTime("last"),
+    "covar_pop": Comoment(),
+    "covar_samp": Comoment(sample=True),
+    "corr": Comoment(relative=True),
+    "weighted_avg": WeightedAverage(),
+    "min_by": ByOrdering("least_by"),
+    "max_by": ByOrdering("most_by"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,5 +2,5 @@
 
 `steps` and `spec` define the graph; `component` runs the steps of a shard on the state in `stores`.
 `sorted_changes` reads input in the order of groups; `transient_groups` handles groups without
-state; `results` builds rows; `join_step` runs a join that may spill, `join_traces` measures it.
+state; `results` builds rows; `join_step` runs a join that may spill, and measures it.
 """

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,7 @@ from icestream.core.errors import BudgetError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.equal_events import EqualEvents
-from icestream.operators.dataflow.join_step import JoinStores
-from icestream.operators.dataflow.join_traces import Traces
+from icestream.operators.dataflow.join_step import JoinStores, Traces
 from icestream.operators.dataflow.results import HeldRowBuffer, ResultBuffer
 from icestream.operators.dataflow.sorted_changes import (
     INNER,
@@ -69,9 +68,9 @@ from icestream.operators.dataflow.stores import Stores
 from icestream.operators.dataflow.transient_groups import TransientGroups, lasting
 from icestream.operators.lifetimes.changes import LifetimeOperator, identities_of
 from icestream.operators.lifetimes.edges import Edges
-from icestream.operators.lifetimes.now_mode import NowOutput
+from icestream.operators.lifetimes.output_modes import NowOutput
 from icestream.operators.lifetimes.rows_by_group import since
-from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
+from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Recoverable, Shard
 from icestream.state.groups.spec import Groups
 
 #: maximum number of rows that enter a grouping at once
@@ -449,3 +448,36 @@ def _of_step(text: str, made: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         named = BudgetError(f"the step {text!r}: {error}")
         named.needed = error.needed
         raise named from error
+
+
+class StepWithState(Recoverable, Protocol):
+    """What such a step does."""
+
+    def run(self, inputs: ChangeInputs | None, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Process the inputs of a batch, and a watermark; yield what is final."""
+
+
+class SoleStepComponent(ComponentOperator):
+    """Runs a step with its own state, and the steps after it.
+
+    Frames over events, and the place where their results meet, store neither groups nor rows by
+    group: such a step takes the place of a component's stores, and reads the input itself.
+    """
+
+    def __init__(self, spec: ComponentSpec, shard: Shard, state: StepWithState) -> None:
+        super().__init__(spec, shard, cast("Stores", state))
+        self._state = state
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
+        number = self._spec.sole_number
+        for made in self._state.run(self._inputs, watermark):
+            yield from self._pass_on(number, made, watermark)
+        for view, buffer in self._buffer.items():
+            yield from self._rows(view, buffer.rest())
+
+    @property
+    def follows(self) -> bool:
+        return False
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        self._state.restore(history)

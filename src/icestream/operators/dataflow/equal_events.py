@@ -22,8 +22,8 @@ import pyarrow.types as pt
 from icestream.core.arrays import Ints
 from icestream.operators.dataflow.sorted_changes import by_group
 from icestream.operators.lifetimes.changes import DIFF, column_of, taken, with_column
-from icestream.operators.payload_identity import identified
 from icestream.state.identities import in_order
+from icestream.state.keys import identified
 
 #: rows that are tried first, and the share of them that must go for looking to pay
 TRIED = 4_096

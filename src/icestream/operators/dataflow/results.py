@@ -25,10 +25,10 @@ from icestream.operators.lifetimes.changes import (
     LE,
     RE,
     column_of,
+    consolidated,
     identities_of,
     payload_of,
 )
-from icestream.operators.lifetimes.consolidate import consolidated
 
 #: the lifetime column of every row, and the column with its change
 LIFETIME = "lifetime"

@@ -33,7 +33,7 @@ from icestream.operators.dataflow.steps import (
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.conditions_met import CurrentConditions
-from icestream.operators.lifetimes.now_mode import NowOutput
+from icestream.operators.lifetimes.output_modes import NowOutput
 from icestream.operators.multi_join.spec import JOINED, MERGED, MultiJoinSpec
 from icestream.state.groups.options import lifetimes
 from icestream.state.groups.spec import Synopsis

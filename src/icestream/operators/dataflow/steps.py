@@ -31,9 +31,9 @@ from icestream.operators.lifetimes.changes import (
 )
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
-from icestream.operators.payload_identity import identified
 from icestream.operators.protocol import Shard
 from icestream.sql.expressions.compile import Predicate, Projection
+from icestream.state.keys import identified
 
 
 @dataclass(frozen=True)

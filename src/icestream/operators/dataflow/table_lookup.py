@@ -31,7 +31,7 @@ from icestream.operators.lifetimes.changes import (
     identities_of,
     payload_of,
 )
-from icestream.operators.payload_identity import identified
+from icestream.state.keys import identified
 
 _PAIR = np.dtype([("high", np.uint64), ("low", np.uint64)])
 

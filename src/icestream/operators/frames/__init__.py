@@ -1,6 +1,6 @@
 """Frames: windows that move with the events, over the last n rows or a range of time.
 
 `operator` runs all frames of a shard; `moving` and `rings` are the two ways in which tuples leave a
-frame; `tuples` keeps the events on the log, `lift` and `layout` define their form; `suffix_stack`
-serves fields without an inverse; `output` collects results.
+frame; `tuples` keeps the events on the log, `lift` and `layout` define their form; `output`
+collects results.
 """

@@ -14,6 +14,8 @@ Invariants:
    (`test_bounded_rows_do_not_depend_on_the_budget`).
 3. A window is flipped only when its suffixes are used up, so a tuple takes part in one flip
    (`test_a_tuple_takes_part_in_one_flip`).
+4. A partition that was split or loaded from a snapshot has no suffixes of any frame
+   (`test_suffixes_of_all_frames_are_lost_with_a_partition`).
 
 Cost: a settled tuple is read once to enter all frames, and for each frame once to leave it (twice
 for fields without an inverse, not at all if its window is within one chunk); each partition reads
@@ -34,11 +36,12 @@ from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.frames import moving as kernels
 from icestream.operators.frames.layout import FrameLayout
 from icestream.operators.frames.output import FrameOutput
-from icestream.operators.frames.suffix_stack import FrameSuffixStack
 from icestream.operators.frames.tuples import TupleLog, TupleRun
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition
+from icestream.operators.grid.suffix_stack import SuffixStack
 from icestream.plan.windows.frame import UNBOUNDED, Frame, RowsSlide
+from icestream.state.arena import Arena
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,3 +387,45 @@ _EMPTY: Ints = np.empty(0, dtype=np.int64)
 def _place(stretch: TupleRun, number: int) -> int:
     """Return the place of the n-th tuple of a run, or its end."""
     return int(stretch.places[number]) if number < len(stretch.places) else stretch.last
+
+
+#: key of the frames' facts among those of a partition
+FRAMES = "frames"
+
+
+class FrameSuffixStack:
+    """Suffixes of the tuples of one frame, for the groups of one partition."""
+
+    def __init__(self, facts: dict[str, Any], path: str, words: int) -> None:
+        """Wrap the facts of one frame; the stack is in the file `path`."""
+        self._facts = facts
+        self.stack = SuffixStack(path, words, facts["fronts"])
+        #: all tuples before this place have suffixes on the stack
+        self.flipped: int = facts["flipped"]
+        #: whether the suffixes must be rebuilt before they are used
+        self.stale: bool = facts["stale"]
+
+    def note(self) -> None:
+        """Record what the next version needs."""
+        self._facts.update(fronts=self.stack.size, flipped=self.flipped, stale=self.stale)
+
+
+def suffix_stacks_of(
+    partition: Partition, arena: Arena, frames: tuple[FrameLayout, ...]
+) -> list[FrameSuffixStack]:
+    """Return the suffix stack of each frame in a partition, empty if it was lost."""
+    lost, partition.stale = partition.stale, False
+    if lost or FRAMES not in partition.facts:
+        partition.facts[FRAMES] = [
+            {"fronts": 0, "flipped": MINUS_INFINITY, "stale": lost} for _ in frames
+        ]
+    found = [
+        FrameSuffixStack(
+            facts, arena.path(f"fronts-{number}-{partition.low:x}"), layout.suffix_words
+        )
+        for number, (facts, layout) in enumerate(zip(partition.facts[FRAMES], frames, strict=True))
+    ]
+    if lost:
+        for suffixes in found:
+            suffixes.stack.clear()
+    return found

@@ -49,19 +49,18 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 from icestream.operators.lifetimes.rows_by_group import (
+    UNTIL,
     LazyRows,
     earliest,
     keep,
     located,
     woken,
 )
-from icestream.operators.lifetimes.stored_rows import UNTIL
-from icestream.operators.object_aggregates.functions import failed_rows
+from icestream.operators.object_aggregates.functions import any_function_of, failed_rows
 from icestream.operators.object_aggregates.protocol import ObjectFunction
 from icestream.operators.object_aggregates.ragged import lists_of, starts_of
 from icestream.operators.object_aggregates.sliding import Slides
 from icestream.operators.object_aggregates.stored_values import CollectList, CollectSet
-from icestream.operators.object_aggregates.word_functions import any_function_of
 from icestream.plan.windows.frame import UNBOUNDED, Frame, RowsSlide
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 

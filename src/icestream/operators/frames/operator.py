@@ -58,11 +58,10 @@ from icestream.operators.frames.lift import (
     in_time,
     pieces,
 )
-from icestream.operators.frames.moving import MovingPass, distinct
+from icestream.operators.frames.moving import MovingPass, distinct, suffix_stacks_of
 from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.rings import RingPass, Rings
 from icestream.operators.frames.spec import FrameSpec
-from icestream.operators.frames.suffix_stack import suffix_stacks_of
 from icestream.operators.frames.tuples import (
     ARRIVALS,
     BLOCK,

@@ -33,13 +33,13 @@ from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.kernels.frames import moving as kernels
-from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.frames.layout import FrameLayout
 from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.tuples import TupleRun
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.state.arena import Arena, write_at
+from icestream.state.identities import slice_bounds
 
 #: bytes of one piece of a snapshot
 PIECE_BYTES = 65536

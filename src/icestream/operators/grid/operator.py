@@ -45,12 +45,11 @@ from icestream.operators.grid.composed_windows import Tiles, WindowResults
 from icestream.operators.grid.emission import Emission
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partitions, with_room
-from icestream.operators.grid.recent_slices import RecentSlices
 from icestream.operators.grid.records import group_records, log_keys, logged_keys, save_groups
 from icestream.operators.grid.refolding import OwedDirectory, OwedRolling, OwedSlices, RawEvents
 from icestream.operators.grid.rolling import Rolling
 from icestream.operators.grid.slice_log import SLICE_BYTES, SliceLog
-from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
+from icestream.operators.grid.slices import SLICE, RecentSlices, SliceDirectory, Slices
 from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.logged_operator import LoggedOperator, once, records_of
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard

@@ -26,7 +26,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
-from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.sorted_runs import sorted_run
@@ -36,6 +35,7 @@ from icestream.operators.grid.slice_log import SliceLog, SlicePortion
 from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.operators.grid.two_stacks import TwoStacks
 from icestream.plan.windows.grid import Sliding
+from icestream.state.identities import slice_bounds
 from icestream.state.log.format import NO_MARKER
 
 

@@ -4,7 +4,7 @@ Idea: entries of a batch are sorted by (pane, id_high, id_low), a chunk at a tim
 records of at most 64 KB, or 256 KB with much memory, each of one pane. Reading takes any list of
 slices in order and yields their entries inside a range of `id_high`, one portion ahead of their
 use. Slices that were read are cached for a while: those that entered a window soon get suffixes and
-leave it, or enter another. Small ones that were just written stay in memory (`recent_slices`).
+leave it, or enter another. Small ones that were just written stay in memory (`RecentSlices`).
 Slices that several kinds of windows share are read once, contiguously, if there is room
 (`prepare`).
 
@@ -27,7 +27,6 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import Micros
-from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.exact_rows import (
     ExactRows,
     concatenated,
@@ -39,8 +38,8 @@ from icestream.operators.folding.exact_rows import (
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.partitions import Partition
-from icestream.operators.grid.recent_slices import RecentSlices
-from icestream.operators.grid.slices import SLICE, Slices
+from icestream.operators.grid.slices import SLICE, RecentSlices, Slices
+from icestream.state.identities import slice_bounds
 from icestream.state.log.format import Record
 from icestream.state.log.writer import SegmentWriter
 

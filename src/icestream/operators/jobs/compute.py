@@ -33,7 +33,6 @@ from icestream.core.times import INFINITY, Micros
 from icestream.kernels.window_runs import window_runs
 from icestream.operators.bad_rows import ROW_ERRORS, BadRows, Made
 from icestream.operators.dataflow.sorted_changes import order_in_runs
-from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.folding import FoldFunction
 from icestream.operators.jobs.spans import WindowSpans
@@ -51,6 +50,7 @@ from icestream.operators.lifetimes.changes import (
 from icestream.operators.lifetimes.rows_by_group import woken
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.identities import slice_bounds
 
 START = "__start"
 END = "__end"

@@ -35,7 +35,6 @@ from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
-from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.compute import END, EXPIRY, START
 from icestream.operators.jobs.folding import MergeFunction
@@ -53,6 +52,7 @@ from icestream.operators.lifetimes.changes import (
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, first_rows, located, woken
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.identities import slice_bounds
 
 EMITTED_UNTIL = "__told"
 _SPAN = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)])

@@ -40,9 +40,8 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue.windows.key_times import going_up
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
-from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
+from icestream.operators.latest.update_stream import KeptKeys, KeyDirectory, UpdateStream, grown
 from icestream.sql.expressions.compile import Predicate
 from icestream.state.identities import IdRange
 

@@ -31,8 +31,13 @@ from icestream.core.arrays import Ids
 from icestream.core.clock import Clock
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows
-from icestream.operators.latest.coalescing import NewestUpdates, UpdateCoalescer, folded, joined
-from icestream.operators.latest.newest_updates import newest
+from icestream.operators.latest.coalescing import (
+    NewestUpdates,
+    UpdateCoalescer,
+    folded,
+    joined,
+    newest,
+)
 from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
 from icestream.operators.latest.report import ServingReport

@@ -24,8 +24,8 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.operators.bad_rows import Made, in_parts
-from icestream.operators.payload_identity import identified
 from icestream.state.identities import places_among
+from icestream.state.keys import identified
 
 ARROW = "arrow"
 PANDAS = "pandas"

@@ -26,9 +26,8 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State
-from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
+from icestream.operators.latest.update_stream import KeptKeys, KeyDirectory, UpdateStream, grown
 from icestream.state.identities import IdRange
 
 

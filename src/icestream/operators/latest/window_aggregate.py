@@ -40,13 +40,11 @@ from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import replace_extents, reshaped
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout, SumExtent
 from icestream.operators.folding.fold import fold_fields, measured
-from icestream.operators.latest.kept_keys import KeptKeys
-from icestream.operators.latest.newest_updates import identity_of
+from icestream.operators.latest.coalescing import identity_of
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
-from icestream.operators.latest.update_stream import UpdateStream
-from icestream.operators.payload_identity import identified
+from icestream.operators.latest.update_stream import KeptKeys, UpdateStream
 from icestream.state.identities import IdRange
-from icestream.state.keys import KeyCodec
+from icestream.state.keys import KeyCodec, identified
 from icestream.state.queue.pages import PagePool
 from icestream.state.queue.windows.queue import WindowQueue, WindowTuples
 from icestream.state.queue.windows.spec import UpdateWindows

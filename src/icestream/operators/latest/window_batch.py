@@ -25,8 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
-from icestream.operators.latest.coalescing import joined
-from icestream.operators.latest.newest_updates import identity_of
+from icestream.operators.latest.coalescing import identity_of, joined
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.state.budget import LENT, Account
 from icestream.state.identities import EVERY_ID, IdRange

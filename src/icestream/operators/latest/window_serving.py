@@ -45,8 +45,7 @@ from icestream.core.clock import Clock
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
-from icestream.operators.latest.coalescing import NewestUpdates, joined
-from icestream.operators.latest.newest_updates import identity_of
+from icestream.operators.latest.coalescing import NewestUpdates, identity_of, joined
 from icestream.operators.latest.pacing import Pace, ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
 from icestream.operators.latest.report import ServingReport, combined_report

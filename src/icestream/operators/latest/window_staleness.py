@@ -26,7 +26,6 @@ from icestream.kernels.queue.order import APPLICATION, QUEUE
 from icestream.kernels.queue.staleness import BINS, PROFILE
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import WAIT
-from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State
 from icestream.operators.latest.staleness_totals import (
     KINDS,
@@ -34,6 +33,7 @@ from icestream.operators.latest.staleness_totals import (
     StalenessSums,
     StalenessTotals,
 )
+from icestream.operators.latest.update_stream import KeptKeys
 from icestream.state.queue.arrays import Arrays, grow_ahead
 from icestream.state.queue.staleness import add_ramps, bins_of_areas
 from icestream.state.queue.windows.queue import WindowQueue

@@ -1,7 +1,6 @@
 """Operators over events with lifetimes: changes in, changes out, state by group.
 
 `changes` defines what operators exchange; `join`, `difference`, `aggregate` and `top` are the
-operators of queries; `edges` builds events from start and end records; `append_mode` and
-`now_mode` shape the output. `answers`, `counted_intervals`, `pairs`, `rows_by_group`, `stored_rows`
-and `lift` are shared by them.
+operators of queries; `edges` builds events from start and end records; `output_modes` shapes the
+output. `answers`, `counted_intervals`, `pairs`, `rows_by_group` and `lift` are shared by them.
 """

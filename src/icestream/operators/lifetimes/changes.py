@@ -5,10 +5,18 @@ to the bag (`diff` > 0) or retracts one (`diff` < 0). An end edge that shortens 
 two changes, and operators forward revisions like any other change. A query is defined over the bag
 that all changes add up to; how they were cut into batches has no effect on the result.
 
+Changes are consolidated to one row for each event: rows that agree in all columns except the count
+share a 128-bit identity, as group keys do. Lists cannot be keys; they are encoded as the
+concatenated identities of their elements.
+
 Invariants:
 1. Changes concern instants at or after the watermark: the bags before and after a change agree on
    every earlier instant (`test_changes_leave_the_past_alone`).
-2. Two lists of changes are equal exactly when they add up to the same bag (`consolidated`).
+2. Consolidated changes add up to the same bag, have no two rows for one event and no row with
+   count 0, and keep the order in which events first appeared
+   (`test_oracle_consolidated_changes_are_the_bag`).
+
+Limits: null equals null and NaN equals NaN, as in a grouping key; maps are rejected.
 
 References: temporal algebra of lifetimes; multisets with signed counts.
 """
@@ -21,11 +29,14 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.times import Micros
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.state.groups.spec import Groups, Synopsis
+from icestream.state.identities import numbered
+from icestream.state.keys import codec_of
 
 #: columns before the payload: start and (exclusive) end of the lifetime; how many such events are
 #: added (or retracted); the identity of the group
@@ -161,3 +172,42 @@ def taken(batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
     if len(order) == batch.num_rows and np.array_equal(order, np.arange(len(order))):
         return batch
     return pc.take(batch, pa.array(order.astype(np.int32)), boundscheck=False)
+
+
+def identities(rows: pa.RecordBatch) -> tuple[Ids, Ids]:
+    """Return the ids that changes are consolidated by: equal exactly where all columns are."""
+    columns = [
+        _list_as_bytes(column) if _is_list(column.type) else column for column in rows.columns
+    ]
+    schema = pa.schema([pa.field(str(place), column.type) for place, column in enumerate(columns)])
+    return codec_of(schema).identify(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def consolidated(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Consolidate changes: add up those to each event and drop those that add up to zero."""
+    diffs = column_of(changes, DIFF)
+    if len(diffs) <= 1:
+        return changes if diffs.all() else changes.slice(0, 0)
+    numbers, heads = numbered(*identities(changes.drop_columns([DIFF])))
+    if len(heads) == len(diffs):
+        return changes if diffs.all() else changes.filter(pa.array(diffs != 0))
+    totals = np.zeros(len(heads), dtype=np.int64)
+    np.add.at(totals, numbers, diffs)
+    left = totals != 0
+    return with_column(changes.take(pa.array(heads[left])), DIFF, totals[left])
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
+
+
+def _list_as_bytes(lists: pa.Array) -> pa.Array:
+    """Return a binary column, equal where the lists are: 16 bytes for each element."""
+    elements = pa.RecordBatch.from_arrays([lists.flatten()], names=["element"])
+    words = np.stack(identities(elements), axis=1)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * 16
+    whole = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(lists), [None, pa.py_buffer(offsets), pa.py_buffer(words)]
+    )
+    return pc.if_else(lists.is_valid(), whole, pa.scalar(None, pa.large_binary()))

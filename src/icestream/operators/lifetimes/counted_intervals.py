@@ -23,7 +23,7 @@ import numpy as np
 
 from icestream.core.arrays import Ints, Mask
 from icestream.core.times import Micros
-from icestream.operators.equal_rows import slice_bounds
+from icestream.state.identities import slice_bounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,12 @@ from icestream.operators.lifetimes.pairs import (
     lifetimes_of,
     pairs_of,
 )
-from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located, since
-from icestream.operators.lifetimes.stored_rows import (
+from icestream.operators.lifetimes.rows_by_group import (
+    RowsByGroup,
     ids_of,
     live_events_synopsis,
+    located,
+    since,
     store_alive,
     stored_payload,
 )

@@ -12,6 +12,9 @@ Invariants:
    (`test_bounded_nothing_is_kept_of_ended_events`).
 3. An end edge is given up exactly when the watermark is past its start's instant
    (`test_an_end_without_a_start_is_counted`).
+4. Rows become edges with the lifetimes that the operator expects
+   (`test_rows_become_starts_ends_and_points`); an end without the start of its event, and a row
+   that is both, are errors (`test_rows_that_are_no_edges_are_reported`).
 
 Cost: O(edges + stored rows of groups with an end edge); groups that receive only start edges are
 not read, except for waiting ends.
@@ -25,6 +28,7 @@ References: start and end edges, insertions and revisions of streams.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -43,13 +47,17 @@ from icestream.operators.lifetimes.changes import (
     LE,
     RE,
     LifetimeOperator,
+    changes_of,
     changes_schema,
     column_of,
+    consolidated,
+    identities,
+    identities_of,
     one_each,
+    payload_of,
 )
-from icestream.operators.lifetimes.consolidate import consolidated, identities
-from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located
-from icestream.operators.lifetimes.stored_rows import rewrite_some
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located, rewrite_some
+from icestream.sql.expressions.compile import Bound, Predicate, in_zone, parse
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 from icestream.state.identities import numbered
 
@@ -242,3 +250,69 @@ def _without(rows: GroupRows, gone: Ints) -> GroupRows:
     stays = np.ones(len(rows.owners), dtype=np.bool_)
     stays[gone] = False
     return rows.where(stays)
+
+
+@dataclass(frozen=True)
+class EdgeRows:
+    """Classifies rows as starts, ends and points: two conditions, and when an ended event began."""
+
+    start: Predicate
+    end: Predicate
+    since: Bound
+    #: description, for readers and for checkpoints
+    text: str
+
+    @classmethod
+    def bind(
+        cls, payload: pa.Schema, start: str, end: str, since: str, *, zone: str = "UTC"
+    ) -> EdgeRows:
+        """Bind the conditions, and the expression for the start of an ending event, to columns."""
+        expression = parse(since)
+        began = expression.bind(payload, zone=zone)
+        if not pa.types.is_timestamp(began.type):
+            msg = (
+                f"since={since!r} must be a time, not {began.type}: for an end edge it is when "
+                "the event began"
+            )
+            raise DefinitionError(msg)
+        starts, ends = (Predicate.bind(payload, each, zone=zone) for each in (start, end))
+        text = f"edges, start where {starts.text}, end where {ends.text} since {expression}"
+        return cls(starts, ends, began, in_zone(text, starts.bound, ends.bound, began))
+
+    def schema(self, payload: pa.Schema) -> pa.Schema:
+        return pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload])
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        payload = payload_of(changes)
+        starts, ends = (_holds(each, payload) for each in (self.start, self.end))
+        if (starts & ends).any():
+            msg = (
+                f"a row is a start edge ({self.start.text}) and an end edge ({self.end.text}) at "
+                "once; make the conditions exclude each other"
+            )
+            raise InputError(msg)
+        time = column_of(changes, LE)
+        le = np.where(ends, self._began(payload, ends), time)
+        re = np.select([starts, ends], [np.full(len(time), INFINITY), time], time + 1)
+        kinds = np.select([starts, ends], [START, END], POINT).astype(np.int8)
+        edges = pa.RecordBatch.from_arrays(
+            [pa.array(kinds), *payload.columns], schema=self.schema(payload.schema)
+        )
+        id_high, id_low = identities_of(changes)
+        return changes_of(edges, le, re, column_of(changes, DIFF), id_high, id_low)
+
+    def _began(self, payload: pa.RecordBatch, ends: Mask) -> Ints:
+        """Return when the events that some rows end began; arbitrary for other rows."""
+        since = self.since.evaluate(payload)
+        if since.filter(pa.array(ends)).null_count:
+            msg = (
+                f"an end edge ({self.end.text}) does not have the start of its event; "
+                "fill that column, or filter such rows out with where(...)"
+            )
+            raise InputError(msg)
+        micros = since.cast(pa.timestamp("us", since.type.tz)).cast(pa.int64())
+        return np.asarray(micros.fill_null(0).to_numpy(zero_copy_only=False))
+
+
+def _holds(condition: Predicate, payload: pa.RecordBatch) -> Mask:
+    return np.asarray(condition.mask(payload).to_numpy(zero_copy_only=False))

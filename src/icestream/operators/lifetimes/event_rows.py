@@ -28,12 +28,10 @@ from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, copies_of
-from icestream.operators.lifetimes.changes import DIFF, LE, began_of, column_of
-from icestream.operators.lifetimes.consolidate import identities
+from icestream.operators.lifetimes.changes import DIFF, LE, began_of, column_of, identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.lift import Lifting, added_up
-from icestream.operators.lifetimes.rows_by_group import END, first_rows
-from icestream.operators.lifetimes.stored_rows import UNTIL
+from icestream.operators.lifetimes.rows_by_group import END, UNTIL, first_rows
 from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
 from icestream.state.identities import numbered
 

@@ -38,8 +38,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
-from icestream.operators.lifetimes.changes import changes_of
-from icestream.operators.lifetimes.consolidate import identities
+from icestream.operators.lifetimes.changes import changes_of, identities
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords, StoredEvents
 from icestream.operators.lifetimes.object_spans import EventSpans
 from icestream.operators.lifetimes.pieces import EventsInPieces
@@ -48,9 +47,9 @@ from icestream.operators.lifetimes.rows_by_group import (
     clipped,
     earliest,
     located,
+    rewrite_some,
     woken,
 )
-from icestream.operators.lifetimes.stored_rows import rewrite_some
 from icestream.state.groups.spec import Groups
 from icestream.state.identities import numbered
 

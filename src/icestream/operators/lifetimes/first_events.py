@@ -32,8 +32,8 @@ from icestream.operators.lifetimes.changes import (
     LifetimeOperator,
     changes_of,
     column_of,
+    identities,
 )
-from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.rows_by_group import earliest, located, woken
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 

@@ -43,11 +43,12 @@ from icestream.operators.lifetimes.changes import (
     column_of,
 )
 from icestream.operators.lifetimes.pairs import Pairs, bounds_of, lifetimes_of, pairs_of
-from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
-from icestream.operators.lifetimes.stored_rows import (
+from icestream.operators.lifetimes.rows_by_group import (
+    RowsByGroup,
     ids_of,
     late_events_synopsis,
     live_events_synopsis,
+    located,
     store_alive,
     store_late,
     summed,

@@ -25,8 +25,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.operators.lifetimes.changes import LE, RE, column_of
-from icestream.operators.lifetimes.consolidate import identities
+from icestream.operators.lifetimes.changes import LE, RE, column_of, identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
 from icestream.operators.lifetimes.pieces import PieceBounds, middle_edge, rows_at_once

@@ -50,8 +50,13 @@ from icestream.operators.lifetimes.changes import (
 )
 from icestream.operators.lifetimes.join import LEFT, RIGHT, StreamJoin
 from icestream.operators.lifetimes.pairs import Lifetimes, bounds_of, having_pairs, pairs_of
-from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located, woken
-from icestream.operators.lifetimes.stored_rows import live_events_synopsis
+from icestream.operators.lifetimes.rows_by_group import (
+    RowsByGroup,
+    earliest,
+    live_events_synopsis,
+    located,
+    woken,
+)
 from icestream.state.groups.spec import Groups
 
 _NOTHING = pa.schema([])

@@ -37,8 +37,15 @@ from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.bad_rows import Made
 from icestream.operators.folding.exact_rows import ExactRows, copies_of
 from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
-from icestream.operators.lifetimes.changes import BEGAN, DIFF, LE, RE, began_of, column_of
-from icestream.operators.lifetimes.consolidate import identities
+from icestream.operators.lifetimes.changes import (
+    BEGAN,
+    DIFF,
+    LE,
+    RE,
+    began_of,
+    column_of,
+    identities,
+)
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
 from icestream.operators.lifetimes.large_choices import AnswerRows, EventRanges, ShownRanges

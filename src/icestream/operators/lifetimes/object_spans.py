@@ -31,8 +31,7 @@ from icestream.core.errors import DefinitionError
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
-from icestream.operators.lifetimes.changes import BEGAN
-from icestream.operators.lifetimes.consolidate import identities
+from icestream.operators.lifetimes.changes import BEGAN, identities
 from icestream.operators.object_aggregates.functions import (
     ORDERED_FUNCTIONS,
     failed_rows,

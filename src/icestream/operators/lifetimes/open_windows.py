@@ -43,11 +43,11 @@ from icestream.operators.lifetimes.changes import (
     PromptOperator,
     changes_of,
     column_of,
+    identities,
     identities_of,
     payload_of,
     with_column,
 )
-from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.window_copies import WINDOW
 from icestream.plan.windows.grid import Cumulative, Windows

@@ -31,10 +31,10 @@ from icestream.operators.lifetimes.changes import (
     LE,
     RE,
     column_of,
+    identities,
     identities_of,
     payload_of,
 )
-from icestream.operators.lifetimes.consolidate import identities
 from icestream.state.identities import numbered
 
 _WORST = np.int64(-(2**63))

@@ -30,11 +30,17 @@ from icestream.operators.lifetimes.changes import (
     LifetimeOperator,
     changes_of,
     column_of,
+    consolidated,
 )
-from icestream.operators.lifetimes.consolidate import consolidated
 from icestream.operators.lifetimes.revisable_output import LIFETIME, payload_of
-from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located, woken
-from icestream.operators.lifetimes.stored_rows import SUMMED, summed
+from icestream.operators.lifetimes.rows_by_group import (
+    SUMMED,
+    RowsByGroup,
+    earliest,
+    located,
+    summed,
+    woken,
+)
 from icestream.operators.lifetimes.window_copies import in_windows, window_columns
 from icestream.plan.windows.session import Session
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis

@@ -50,10 +50,10 @@ from icestream.operators.lifetimes.changes import (
     PromptOperator,
     changes_of,
     column_of,
+    identities,
     with_column,
 )
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
-from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import (
     CountedIntervals,
     TimeSegments,

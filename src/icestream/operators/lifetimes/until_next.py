@@ -32,9 +32,9 @@ from icestream.operators.lifetimes.changes import (
     LE,
     PromptOperator,
     column_of,
+    identities,
     payload_of,
 )
-from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,

@@ -33,11 +33,11 @@ from icestream.operators.lifetimes.changes import (
     RE,
     changes_of,
     column_of,
+    identities,
     identities_of,
     payload_of,
     with_column,
 )
-from icestream.operators.lifetimes.consolidate import identities
 from icestream.plan.windows.frame import GROUPING_ID
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session

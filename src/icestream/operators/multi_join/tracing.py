@@ -33,7 +33,7 @@ import pyarrow as pa
 from icestream.core.arrays import Floats
 from icestream.core.errors import DefinitionError
 from icestream.operators.multi_join.spec import partitions_of
-from icestream.operators.payload_identity import identified
+from icestream.state.keys import identified
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.field_words import combine_sorted
 from icestream.operators.aggregates.aggregate import Aggregate, AggregateSpec
 from icestream.operators.bad_rows import BadRows
-from icestream.operators.equal_rows import slice_bounds
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.exact_rows import ExactRows, rows_with_sums, sums_column
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
@@ -34,6 +33,7 @@ from icestream.operators.object_aggregates.functions import failed_rows, functio
 from icestream.operators.object_aggregates.protocol import ObjectFunction
 from icestream.operators.object_aggregates.ragged import owners
 from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.state.identities import slice_bounds
 from icestream.state.keys import KeyCodec
 
 #: name of the time column of tuples

@@ -34,7 +34,7 @@ from icestream.operators.lifetimes.lift import inner_name
 from icestream.operators.lifetimes.pair_lifting import OF_LEFT
 from icestream.plan.events.current_rows import never_ends
 from icestream.plan.events.final_answers import emitted_once
-from icestream.plan.events.partitioning import equal_columns
+from icestream.plan.events.placement import equal_columns
 from icestream.plan.nodes.events import (
     Applied,
     Entered,

@@ -2,25 +2,108 @@
 
 Idea: each outermost scope of a query is a component, with an edge for each stream that enters it. A
 scope whose keys include those that the component before it is partitioned by runs there and needs
-no exchange. A scope inside another is a grouping of the same component.
+no exchange: the columns that hold these keys, and all that equal them, are followed through the
+nodes of the scope and behind it. A scope inside another is a grouping of the same component.
 
 Invariants:
 1. A node that is used twice is computed once (`test_a_node_that_is_used_twice_is_one_step`).
 2. A scope in another is a grouping of its component
    (`test_a_scope_inside_another_is_a_grouping_of_the_same_component`).
+3. Answers do not depend on which scopes share a component (`TestChained`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
-from icestream.operators.dataflow.steps import Merge
+from icestream.operators.dataflow.steps import Filtering, Merge, Padding, Projecting
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
+from icestream.operators.lifetimes.answers import LifetimeAggregate
+from icestream.operators.lifetimes.conditions_met import ConditionsMet
+from icestream.operators.lifetimes.difference import StreamDifference
+from icestream.operators.lifetimes.join import StreamJoin
+from icestream.operators.lifetimes.match_join import MatchJoin
+from icestream.operators.lifetimes.open_windows import OpenWindows
+from icestream.operators.lifetimes.top import TopK
 from icestream.plan.events.building import DataflowBuilding, EventPlace
-from icestream.plan.events.partitioning import key_columns
-from icestream.plan.nodes.events import Entered, Node, Scope, upstream
+from icestream.plan.nodes.events import (
+    Applied,
+    Entered,
+    Final,
+    Left,
+    Mapped,
+    Node,
+    Scope,
+    United,
+    upstream,
+)
+
+#: for each key of a component, the columns that equal it
+KeyColumns = tuple[frozenset[str], ...]
+#: returns the keys by which the component of an outermost scope is partitioned
+PartitionKeys = Callable[[Scope], tuple[str, ...]]
+
+
+def key_columns(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:
+    """Return the columns of a node that partition its component; None if one is not there."""
+    found = _followed(node, keys_of)
+    return found if found and all(found) else None
+
+
+def _followed(node: Node, keys_of: PartitionKeys) -> KeyColumns | None:  # noqa: PLR0911
+    match node:
+        case Entered() if node.scope is not None and node.scope.outer is None:
+            return tuple(equal_columns(key, node.before) for key in keys_of(node.scope))
+        case Entered() | Left() | Final():
+            return _followed(node.before, keys_of)
+        case Mapped(change=Filtering() | AlterLifetimes() | ColumnLifetimes() | Padding()):
+            return _followed(node.before, keys_of)
+        case Mapped(change=Projecting() as change):
+            found = _followed(node.before, keys_of)
+            return found and tuple(_renamed(each, change) for each in found)
+        case United() if node.scope is not None:
+            return _common([_followed(each, keys_of) for each in node.parts])
+        case Applied(operator=TopK() | StreamDifference() | OpenWindows()):
+            return _followed(node.inputs[0], keys_of)
+        case Applied(operator=LifetimeAggregate() | ConditionsMet() | MatchJoin()) if (
+            node.scope is not None
+        ):
+            found, kept = _followed(node.inputs[0], keys_of), frozenset(node.scope.keys)
+            return found and tuple(each & kept for each in found)
+        case Applied(operator=StreamJoin()) if node.scope is not None:
+            # keys of the right side are hidden: those of the left side equal them
+            left, right = (_followed(each, keys_of) for each in node.inputs)
+            shown = frozenset(node.payload.names)
+            pairs = zip(left or (), right or (), strict=False)
+            return tuple((one | other) & shown for one, other in pairs)
+    return None
+
+
+def equal_columns(column: str, node: Node) -> frozenset[str]:
+    """Return the columns of a node that equal one of them."""
+    match node:
+        case Mapped(change=Filtering() | AlterLifetimes() | ColumnLifetimes()):
+            return equal_columns(column, node.before)
+        case Mapped(change=Projecting() as change):
+            read = {item.name: item.reads for item in change.projection.items}[column]
+            equal = frozenset[str]() if read is None else equal_columns(read, node.before)
+            return _renamed(equal, change) | {column}
+    return frozenset({column})
+
+
+def _renamed(columns: frozenset[str], change: Projecting) -> frozenset[str]:
+    return frozenset(item.name for item in change.projection.items if item.reads in columns)
+
+
+def _common(parts: list[KeyColumns | None]) -> KeyColumns | None:
+    """Return the columns that have the keys in all of some parts."""
+    known = [each for each in parts if each is not None]
+    if len(known) < len(parts):
+        return None
+    return tuple(frozenset.intersection(*each) for each in zip(*known, strict=True))
 
 
 class Placement(DataflowBuilding):

@@ -44,7 +44,6 @@ from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpe
 from icestream.operators.frames.object_frames import ObjectFrames, Slide
 from icestream.operators.lifetimes.aggregate import of_growing, only_final
 from icestream.operators.lifetimes.answers import LifetimeAggregate
-from icestream.operators.lifetimes.append_mode import AppendOutput
 from icestream.operators.lifetimes.changes import (
     DIFF,
     RE,
@@ -55,8 +54,8 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 from icestream.operators.lifetimes.conditions_met import ConditionsMet
-from icestream.operators.lifetimes.now_mode import NowOutput, UpdateOutput
 from icestream.operators.lifetimes.open_windows import OpenWindows
+from icestream.operators.lifetimes.output_modes import AppendOutput, NowOutput, UpdateOutput
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage

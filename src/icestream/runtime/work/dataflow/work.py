@@ -26,9 +26,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icestream.core.times import Micros
-from icestream.operators.dataflow.component import ComponentOperator
+from icestream.operators.dataflow.component import ComponentOperator, SoleStepComponent
 from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
-from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.multi_join.spill_strategies import SpillRanking
 from icestream.operators.protocol import Operator, Shard

@@ -19,13 +19,17 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
 from icestream.kernels.fold import routes_of
-from icestream.operators.equal_rows import slice_bounds
-from icestream.operators.latest.coalescing import ORIGIN, NewestUpdates, UpdateCoalescer
-from icestream.operators.latest.newest_updates import identity_of
+from icestream.operators.latest.coalescing import (
+    ORIGIN,
+    NewestUpdates,
+    UpdateCoalescer,
+    identity_of,
+)
 from icestream.plan.nodes.queries import SOURCE
 from icestream.plan.nodes.updates import Updates, column
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import EventTimeCheck
+from icestream.state.identities import slice_bounds
 
 #: kinds of records: the newest update of each key, and every event
 NEWEST, EVERY = range(2)
