@@ -8,8 +8,8 @@ import pytest
 
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.object_aggregates.functions import any_function_of
 from icestream.operators.object_aggregates.sliding import Slides
+from icestream.operators.object_aggregates.states import any_function_of
 from tests.operators.object_aggregates.test_functions import CASES, TYPES, shown
 
 WORDS = (Aggregate("sum", "double", "a"), Aggregate("avg", "whole", "a"))

@@ -28,6 +28,8 @@ from icestream.operators.lifetimes.changes import (
     changes_schema,
     identities_of,
     payload_of,
+    with_nulls,
+    with_payload,
 )
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
@@ -184,11 +186,7 @@ class Projecting:
     projection: Projection
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        payload = self.projection.evaluate(payload_of(changes))
-        head = changes.columns[: len(HEAD)]
-        return pa.RecordBatch.from_arrays(
-            [*head, *payload.columns], schema=pa.schema([*HEAD, *payload.schema])
-        )
+        return with_payload(changes, self.projection.evaluate(payload_of(changes)))
 
 
 @dataclass(frozen=True)
@@ -198,13 +196,7 @@ class Padding:
     columns: pa.Schema
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        there = set(changes.schema.names)
-        columns = [
-            changes.column(each.name) if each.name in there else pa.nulls(len(changes), each.type)
-            for each in self.columns
-        ]
-        head = [changes.column(each.name) for each in HEAD]
-        return pa.RecordBatch.from_arrays([*head, *columns], schema=changes_schema(self.columns))
+        return with_payload(changes, with_nulls(changes, self.columns))
 
 
 def regrouped(
@@ -263,13 +255,9 @@ class Identifying:
             # two bits less, so that an order of them can be doubled and complemented
             parts = identified(whole, tuple(whole.schema.names))
             high, low = (each >> np.uint64(2) for each in parts)
-        columns = [
-            *changes.columns[: len(HEAD)],
-            *(pa.array(p.view(np.int64)) for p in (high, low)),
-        ]
-        return pa.RecordBatch.from_arrays(
-            [*columns, *payload.columns], schema=changes_schema(self.schema(payload.schema))
-        )
+        columns = [*(pa.array(p.view(np.int64)) for p in (high, low)), *payload.columns]
+        schema = self.schema(payload.schema)
+        return with_payload(changes, pa.RecordBatch.from_arrays(columns, schema=schema))
 
     @staticmethod
     def schema(payload: pa.Schema) -> pa.Schema:

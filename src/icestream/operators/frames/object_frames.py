@@ -56,10 +56,11 @@ from icestream.operators.lifetimes.rows_by_group import (
     located,
     woken,
 )
-from icestream.operators.object_aggregates.functions import any_function_of, failed_rows
+from icestream.operators.object_aggregates.functions import failed_rows
 from icestream.operators.object_aggregates.protocol import ObjectFunction
 from icestream.operators.object_aggregates.ragged import lists_of, starts_of
 from icestream.operators.object_aggregates.sliding import Slides
+from icestream.operators.object_aggregates.states import any_function_of
 from icestream.operators.object_aggregates.stored_values import CollectList, CollectSet
 from icestream.plan.windows.frame import UNBOUNDED, Frame, RowsSlide
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis

@@ -75,6 +75,22 @@ def payload_of(changes: pa.RecordBatch) -> pa.RecordBatch:
     return changes.select(changes.schema.names[len(HEAD) :])
 
 
+def with_payload(changes: pa.RecordBatch, payload: pa.RecordBatch) -> pa.RecordBatch:
+    """Return changes to the same lifetimes and groups, of events with another payload."""
+    columns = [*changes.columns[: len(HEAD)], *payload.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=changes_schema(payload.schema))
+
+
+def with_nulls(rows: pa.RecordBatch, payload: pa.Schema) -> pa.RecordBatch:
+    """Return the payload of changes that rows have some columns of, with nulls for the others."""
+    there = set(rows.schema.names)
+    columns = [
+        rows.column(each.name) if each.name in there else pa.nulls(len(rows), each.type)
+        for each in payload
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=payload)
+
+
 def column_of(changes: pa.RecordBatch, name: str) -> Ints:
     """Return one of the columns of changes before the payload as an array."""
     return np.asarray(changes.column(name).to_numpy())

@@ -47,6 +47,7 @@ from icestream.operators.lifetimes.changes import (
     column_of,
     identities_of,
     with_column,
+    with_nulls,
 )
 from icestream.operators.lifetimes.join import LEFT, RIGHT, StreamJoin
 from icestream.operators.lifetimes.pairs import Lifetimes, bounds_of, having_pairs, pairs_of
@@ -205,14 +206,9 @@ class MatchJoin(LifetimeOperator):
         if not alone.any():
             return
         chosen = rows.filter(pa.array(alone))
-        there = set(chosen.schema.names)
-        columns = [
-            chosen.column(each.name) if each.name in there else pa.nulls(len(chosen), each.type)
-            for each in self.result
-        ]
         times = column_of(chosen, LE)
         yield changes_of(
-            pa.RecordBatch.from_arrays(columns, schema=self.result),
+            with_nulls(chosen, self.result),
             times,
             times + 1,
             column_of(chosen, DIFF),

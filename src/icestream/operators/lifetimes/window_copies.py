@@ -30,13 +30,13 @@ from icestream.operators.lifetimes.changes import (
     BEGAN,
     DIFF,
     LE,
-    RE,
     changes_of,
     column_of,
     identities,
     identities_of,
     payload_of,
     with_column,
+    with_payload,
 )
 from icestream.plan.windows.frame import GROUPING_ID
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -125,7 +125,7 @@ class GroupingCopies:
         return pa.schema([*fields, pa.field(GROUPING_ID, pa.int64(), nullable=False)])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        payload, ids = payload_of(changes), identities_of(changes)
+        payload = payload_of(changes)
         columns, count = self.columns(payload.schema), changes.num_rows
         made = []
         for chosen, number in self.sets:
@@ -137,8 +137,7 @@ class GroupingCopies:
             ]
             kept.append(pa.array(np.full(count, number, dtype=np.int64)))
             copies = pa.RecordBatch.from_arrays(kept, schema=columns)
-            le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
-            made.append(changes_of(copies, le, re, diff, *ids))
+            made.append(with_payload(changes, copies))
         return pa.concat_batches(made)
 
 
@@ -157,9 +156,7 @@ class OwnTimes:
         times, payload = changes.column(LE), payload_of(changes)
         columns = self.columns(payload.schema)
         timed = [times.cast(self.time), *payload.columns, times]
-        le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
-        rows = pa.RecordBatch.from_arrays(timed, schema=columns)
-        return changes_of(rows, le, re, diff, *identities_of(changes))
+        return with_payload(changes, pa.RecordBatch.from_arrays(timed, schema=columns))
 
 
 def window_columns(

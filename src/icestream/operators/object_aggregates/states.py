@@ -7,15 +7,18 @@ operator, so a query may mix both kinds; sums of doubles are a column of bytes (
 Invariants:
 1. Lifting and combining give one row per target and group, sorted by (target, id_high, id_low)
    (`test_oracle_lifted_rows_are_sorted_and_one_per_group`).
-2. Word aggregates answer as the pane operator does (`test_parity_words_beside_the_pane_operator`).
+2. Word aggregates answer as the pane operator does (`test_parity_words_beside_the_pane_operator`),
+   also as object functions, for windows that only these can slide over
+   (`test_oracle_every_aggregate_of_rows_within_a_range`).
 
 Cost: one sort of the rows, plus the cost of each function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +33,7 @@ from icestream.operators.folding.exact_rows import ExactRows, rows_with_sums, su
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_fields, measured
 from icestream.operators.object_aggregates.functions import failed_rows, function_of, is_object
-from icestream.operators.object_aggregates.protocol import ObjectFunction
+from icestream.operators.object_aggregates.protocol import ObjectFunction, Types
 from icestream.operators.object_aggregates.ragged import owners
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.state.identities import slice_bounds
@@ -292,3 +295,51 @@ def _sizes(rows: pa.RecordBatch) -> Ints:
 
 def _ids(entries: Table, column: int) -> Ids:
     return np.ascontiguousarray(entries[:, column]).view(np.uint64)
+
+
+_ANY_WINDOWS = Windows(1, 1)
+
+
+def any_function_of(aggregate: Aggregate, types: Types) -> ObjectFunction:
+    """Return an object function for any aggregate; DefinitionError if the types do not fit."""
+    if is_object(aggregate, types):
+        return function_of(aggregate, types)
+    return WordStates(aggregate, pa.schema([(each, types[each]) for each in aggregate.columns]))
+
+
+@dataclass(frozen=True)
+class WordStates(ObjectFunction):
+    """An aggregate whose state has a fixed number of words."""
+
+    aggregate: Aggregate
+    inputs: pa.Schema
+
+    @cached_property
+    def _states(self) -> States:
+        return States(ObjectSpec((self.aggregate,), pa.schema([]), self.inputs, _ANY_WINDOWS))
+
+    @property
+    def state(self) -> pa.DataType:
+        return pa.struct(list(self._states.schema))
+
+    @property
+    def result(self) -> pa.DataType:
+        types = {each.name: each.type for each in self.inputs}
+        return self.aggregate.result_type(types)
+
+    def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
+        events = pa.RecordBatch.from_arrays(list(columns), schema=self.inputs)
+        return self._structs(self._states.folded(events, owners(bounds), len(bounds) - 1))
+
+    def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
+        return self._structs(self._states.combine(owners(bounds), self._rows(states))[1])
+
+    def lower(self, states: pa.Array) -> pa.Array:
+        (answers,) = self._states.lower(self._rows(states))
+        return answers
+
+    def _rows(self, states: pa.Array) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(states.flatten(), schema=self._states.schema)
+
+    def _structs(self, rows: pa.RecordBatch) -> pa.Array:
+        return pa.StructArray.from_arrays(rows.columns, fields=list(self._states.schema))
