@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import icestream as ice
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import CheckpointError, DefinitionError
-from icestream.inspect.access.row_text import as_text
+from icestream.inspect.access.adapter_protocol import as_text
 from icestream.inspect.state_rows import Reading
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.core.errors import CheckpointError
-from icestream.inspect.access.row_text import as_text
+from icestream.inspect.access.adapter_protocol import as_text
 from icestream.inspect.state_rows import Reading, write_parquet
 from tests.fixtures.checkpoints import make
 from tests.fixtures.parquet_feed import Feed

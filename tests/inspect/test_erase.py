@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.inspect.access.adapter_protocol import as_text
 from icestream.inspect.access.checkpoint import Checkpoint
-from icestream.inspect.access.row_text import as_text
 from icestream.inspect.erase import erase
 from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from icestream.core.errors import CheckpointError
+from icestream.inspect.access.adapter_protocol import as_text
 from icestream.inspect.access.checkpoint import Checkpoint
-from icestream.inspect.access.row_text import as_text
 from icestream.inspect.evolve import evolve
 from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify

@@ -14,8 +14,8 @@ import pytest
 
 from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY
+from icestream.inspect.access.adapter_protocol import as_text
 from icestream.inspect.access.checkpoint import Checkpoint, NotACheckpoint
-from icestream.inspect.access.row_text import as_text
 from icestream.inspect.adapters.windows import WINDOWS
 from icestream.inspect.differences import differences
 from icestream.inspect.state_rows import Reading

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.spark.parquet_sink import ParquetTable
-from icestream.runtime.tables.append_table import AppendTable, persistently
+from icestream.runtime.tables.append_table import AppendTable, with_retries
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import IcebergAppendTable
 from icestream.runtime.tables.layout import (
@@ -88,7 +88,7 @@ def by_its_log(table: Any, store: Store) -> pa.Table:
             pq.read_table(OpenTableFile(layout.files, path)) for path in table.log.files()
         )
 
-    return persistently(layout.files, layout.folder, read)
+    return with_retries(layout.files, layout.folder, read)
 
 
 def texts(rows: pa.Table) -> list[str]:

@@ -13,7 +13,8 @@ from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.lifetimes.join import StreamJoin
 from icestream.plan.events import placement, queries
 from icestream.plan.events.dataflow import Dataflow
-from icestream.runtime.version.settings import Settings, least_quota
+from icestream.runtime.version.quotas import least_quota
+from icestream.runtime.version.settings import Settings
 from icestream.testing.sources import Item, StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.oracles.lifetimes import Bag

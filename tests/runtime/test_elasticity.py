@@ -13,7 +13,8 @@ import pytest
 
 from icestream.runtime.elasticity import Elasticity, buffers
 from icestream.runtime.local import LocalExecutor, LocalQuery
-from icestream.runtime.version.settings import Settings, least_quota
+from icestream.runtime.version.quotas import least_quota
+from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import OpenShard, ShardReport, ShardTask
 from tests.fixtures.checkpoints import KINDS, events
 from tests.fixtures.plans import QuickFiles

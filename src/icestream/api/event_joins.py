@@ -44,7 +44,7 @@ from icestream.plan.joins.multi_join import Equal, check_comparable, joined
 from icestream.plan.nodes.events import Applied, Matched
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.lifetimes import Point, WindowLifetime
-from icestream.sql.expressions.compile import Predicate, in_zone
+from icestream.sql.expressions.compile import Predicate, text_in_zone
 from icestream.sql.expressions.tree import quoted
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ def paired(left: Events, right: Events, on: On | None, where: str | None) -> Eve
         mine, theirs, keys = _with_shared_keys(left, right, on)
         return mine.groupApply(keys, lambda a, b: paired(a, b, None, where), theirs)
     operator, residual = _joining(left, right, where)
-    text = "join" if residual is None else in_zone(f"join where {residual.text}", residual.bound)
+    text = (
+        "join" if residual is None else text_in_zone(f"join where {residual.text}", residual.bound)
+    )
     grows = left._node.grows and right._node.grows
     return left._applied(operator, text, grows=grows, other=right)
 
@@ -274,7 +276,7 @@ def _once(
     operator = MatchJoin(left._node.payload, right._node.payload, pairs, kind, bounds, early)
     text = f"{kind} join {bounds[0]} to {bounds[1]}"
     if residual is not None:
-        text = in_zone(f"{text} where {where}", residual.bound)
+        text = text_in_zone(f"{text} where {where}", residual.bound)
     once = left._applied(operator, text, grows=True, other=right)._node
     assert isinstance(once, Applied)
     node = made._node

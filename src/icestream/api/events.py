@@ -25,16 +25,15 @@ from icestream.api.columns import as_spelled, column_names, quoted
 from icestream.api.event_writer import together
 from icestream.api.functions import AggregateExpression
 from icestream.api.query_warnings import warn_of_sliding
-from icestream.api.shared_plan import BuiltQuery, StreamInput
+from icestream.api.shared_plan import BuiltQuery, StreamInput, check_aggregates
 from icestream.api.stream_methods import StreamMethods
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
-from icestream.operators.dataflow.steps import Filtering, Projecting
+from icestream.operators.dataflow.steps import Filtering, Projecting, unchanged
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
-from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.edges import EdgeRows, Edges
 from icestream.operators.lifetimes.ordering import Order
@@ -64,7 +63,7 @@ from icestream.plan.windows.lifetimes import (
 )
 from icestream.runtime.spark.arrow_types import from_arrow_schema
 from icestream.runtime.spark.sink import as_they_are
-from icestream.sql.expressions.compile import Predicate, Projection, in_zone
+from icestream.sql.expressions.compile import Predicate, Projection, text_in_zone
 
 #: column with the last instant of an event that expires
 EXPIRES = "__expires"
@@ -129,7 +128,7 @@ class Events(StreamMethods):
         """
         text = sql_text(condition, self._node.payload, "where")
         predicate = Predicate.bind(self._node.payload, text, zone=self._zone)
-        shown = in_zone(f"where {predicate.text}", predicate.bound)
+        shown = text_in_zone(f"where {predicate.text}", predicate.bound)
         return self._mapped(Filtering(predicate), self._node.payload, shown)
 
     def select(self, *expressions: str | Column) -> Events:
@@ -153,7 +152,7 @@ class Events(StreamMethods):
         if scope is not None:
             missing = [quoted(key) for key in scope.keys if key not in projection.schema.names]
             projection = Projection.bind(self._node.payload, [*missing, *texts], zone=zone)
-        shown = in_zone(f"select {', '.join(texts)}", *projection.items)
+        shown = text_in_zone(f"select {', '.join(texts)}", *projection.items)
         return self._mapped(Projecting(projection), projection.schema, shown)
 
     def alterLifetime(self, duration: str | int | None) -> Events:
@@ -260,7 +259,7 @@ class Events(StreamMethods):
         Examples:
             >>> apart = busy.repartition().groupApply("agent", lambda g: g.top(1, "calls"))
         """
-        return self._mapped(_unchanged, self._node.payload, "sent again")
+        return self._mapped(unchanged, self._node.payload, "sent again")
 
     def agg(self, *aggregates: AggregateExpression) -> Events:
         """Compute aggregates of a group at each instant, over the events alive at that instant.
@@ -274,9 +273,7 @@ class Events(StreamMethods):
             ['agent', 'busy']
         """
         scope = self._scope("agg", "groupApply(keys, lambda group: group.agg(...))")
-        if not aggregates or not all(isinstance(e, AggregateExpression) for e in aggregates):
-            msg = "agg takes Icestream's aggregates, for example ice.count(), ice.sum('price')"
-            raise DefinitionError(msg)
+        check_aggregates(aggregates)
         inputs, found = aggregates_over(aggregates, self._node.payload, "*")
         before = self._selected(*map(quoted, scope.keys), *inputs)
         chosen = tuple(aggregate for aggregate, _ in found)
@@ -285,12 +282,6 @@ class Events(StreamMethods):
             f"{each.function}({', '.join(texts) or '*'}) as {each.alias}" for each, texts in found
         )
         return before._applied(operator, f"aggregate {shown}", grows=False)
-
-    def _conditions_met(self, conditions: Sequence[str]) -> Events:
-        """Return, for events that never end, which boolean columns were true in the group."""
-        scope = self._scope("_conditions_met", "groupApply")
-        operator = ConditionsMet(self._node.payload, scope.keys, conditions)
-        return self._applied(operator, f"met {', '.join(conditions)}", grows=True)
 
     def top(
         self,
@@ -452,17 +443,9 @@ class Events(StreamMethods):
         delay: int | None = None,
     ) -> Events:
         node = self._node
-        made = Mapped(
-            payload,
-            node.scope,
-            node.grows,
-            node.reach + longer,
-            node.delay if delay is None else delay,
-            before=node,
-            change=change,
-            text=text,
-        )
-        return replace(self, _node=made)
+        later = node.delay if delay is None else delay
+        fields = payload, node.scope, node.grows, node.reach + longer, later
+        return replace(self, _node=Mapped(*fields, before=node, change=change, text=text))
 
     def _loosened(self, columns: pa.Schema) -> Events:
         """Allow nulls wherever the given columns, of the same types, do."""
@@ -503,40 +486,33 @@ class Events(StreamMethods):
 
     def _final(self) -> Events:
         """Return rows of windows as others read them."""
-        node = self._node
-        made = Final(node.payload, None, True, node.reach, node.delay, before=node)
-        return replace(self, _node=made)
+        return self._within(Final, None, grows=True)
 
     def _of(self, node: Node, streams: Sequence[Events]) -> Events:
         """Return a node that is made of streams."""
         return Events(node, {tag: part for s in streams for tag, part in s._parts.items()})
 
     def _entering(self, scope: Scope) -> Events:
-        node = self._node
-        entered = Entered(node.payload, scope, node.grows, node.reach, node.delay, before=node)
-        return replace(self, _node=entered)
+        return self._within(Entered, scope, grows=self._node.grows)
 
     def _leaving(self, scope: Scope | None) -> Events:
+        return self._within(Left, scope, grows=self._node.grows)
+
+    def _within(
+        self, kind: type[Entered | Left | Final], scope: Scope | None, *, grows: bool
+    ) -> Events:
         node = self._node
-        left = Left(node.payload, scope, node.grows, node.reach, node.delay, before=node)
-        return replace(self, _node=left)
+        made = kind(node.payload, scope, grows, node.reach, node.delay, before=node)
+        return replace(self, _node=made)
 
     def _applied(
         self, operator: LifetimeOperator, text: str, *, grows: bool, other: Events | None = None
     ) -> Events:
         streams = self._together([] if other is None else [other], text)
         nodes = tuple(stream._node for stream in streams)
-        made = Applied(
-            operator.result,
-            self._node.scope,
-            grows,
-            max(node.reach for node in nodes),
-            nodes[0].delay,
-            inputs=nodes,
-            operator=operator,
-            text=text,
-        )
-        return self._of(made, streams)
+        reach, delay = max(node.reach for node in nodes), nodes[0].delay
+        fields = operator.result, self._node.scope, grows, reach, delay
+        return self._of(Applied(*fields, inputs=nodes, operator=operator, text=text), streams)
 
     # -- validating ------------------------------------------------------------------------
 
@@ -609,7 +585,3 @@ def events_of(inputs: Sequence[StreamInput]) -> Events:
     nodes = tuple(FromSource(part.columns, source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
-
-
-def _unchanged(changes: pa.RecordBatch) -> pa.RecordBatch:
-    return changes

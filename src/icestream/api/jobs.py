@@ -33,7 +33,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.jobs.building import JobStream
 from icestream.plan.jobs.dataflow import compiled_job
 from icestream.plan.jobs.explain import drawn_job, explained_job
-from icestream.plan.jobs.fused import Fuse, JobPlan, Rates, planned_job
+from icestream.plan.jobs.planning import Fuse, JobPlan, Rates, planned_job
 from icestream.plan.nodes.jobs import source_node
 from icestream.runtime.spark.sink import as_they_are
 

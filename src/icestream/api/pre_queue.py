@@ -50,7 +50,7 @@ def moved(front: PreQueueNode, by: int) -> PreQueueNode:
     return replace(front, left=moved(front.left, by), right=moved(front.right, by))
 
 
-def by_trust(front: PreQueueNode) -> list[int]:
+def inputs_by_trust(front: PreQueueNode) -> list[int]:
     """Return input numbers of a user's tree in front of the queue, a union's most trusted first."""
     if not isinstance(front, PreQueueUnion):
         return list(numbers_of(front))

@@ -44,8 +44,9 @@ from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableFiles
 from icestream.runtime.version.disk_use import COPIES
 from icestream.runtime.version.lease import Lease
+from icestream.runtime.version.quotas import least_quota
 from icestream.runtime.version.scaling import spare_shards
-from icestream.runtime.version.settings import Settings, least_quota
+from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.work import Executor
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.manager import Policy

@@ -20,6 +20,7 @@ from icestream.api.pre_queue import condition_of
 from icestream.api.shared_plan import aggregate_of, answer_name, check_aggregates
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult, built
+from icestream.operators.dataflow.steps import unchanged
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.runtime.spark.arrow_types import from_arrow_schema
@@ -88,8 +89,3 @@ class WindowAnswers(StepWords, UpdateResult):
         self, function: Any, schema: str | pa.Schema, form: str, retries: int
     ) -> UpdateResult:
         return self._source._served(function, schema, form, retries)
-
-
-def unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows unchanged: the step of an update stream that is written as it is."""
-    return rows

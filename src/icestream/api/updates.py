@@ -19,15 +19,16 @@ from pyspark.sql.types import StructType
 
 from icestream.api.columns import as_spelled, resolving, spark_columns
 from icestream.api.dataframe_methods import ColumnMethods
-from icestream.api.pre_queue import arriving, by_trust, condition_of, moved, texts_of
+from icestream.api.pre_queue import arriving, condition_of, inputs_by_trust, moved, texts_of
 from icestream.api.shared_plan import StreamInput
 from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult, built, common_columns, explained
-from icestream.api.update_windows import UpdateWindowed, unchanged
+from icestream.api.update_windows import UpdateWindowed
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
+from icestream.operators.dataflow.steps import unchanged
 from icestream.operators.latest.pre_queue import (
     LATENESS,
     PreQueueFilter,
@@ -150,7 +151,7 @@ class LatestBy(StepWords, ColumnMethods):
             )
             raise DefinitionError(msg)
         sides = (self._arcs, moved(other._arcs, len(self._parts)))
-        order = trusted + [names[number] for side in sides for number in by_trust(side)]
+        order = trusted + [names[number] for side in sides for number in inputs_by_trust(side)]
         arcs = tuple(arc for side in sides for arc in _merged(side))
         best = [min(order.index(names[number]) for number in numbers_of(arc)) for arc in arcs]
         ranked = tuple(sorted(range(len(arcs)), key=best.__getitem__))

@@ -101,7 +101,7 @@ def rows_of_windows(
     return _rows(read, windows, keys, names, sets, chosen, part.time_type)
 
 
-def rows_of_panes(
+def final_window_rows(
     events: Events,
     windows: Windows | Cumulative,
     time: pa.DataType,

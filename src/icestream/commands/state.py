@@ -368,7 +368,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _rows(reading: Reading) -> Iterable[dict[str, Any]]:
-    from icestream.inspect.access.row_text import plain
+    from icestream.inspect.access.adapter_protocol import plain
     from icestream.inspect.state_rows import group_names
 
     for found in reading.rows():

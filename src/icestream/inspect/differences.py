@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from icestream.inspect.access.row_text import as_text
+from icestream.inspect.access.adapter_protocol import as_text
 from icestream.inspect.state_rows import Reading, group_names
 
 GONE, CAME = -1, 1

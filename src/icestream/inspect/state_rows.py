@@ -32,13 +32,16 @@ from icestream.core.clock import SystemClock
 from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.text_errors import guess
 from icestream.inspect.access.adapter_protocol import (
+    GROUP,
+    SHARD,
     ReadRequest,
     StateAdapter,
     StateRows,
     StateTable,
+    as_text,
+    plain,
 )
 from icestream.inspect.access.checkpoint import Checkpoint
-from icestream.inspect.access.row_text import GROUP, SHARD, as_text, plain
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
 from icestream.inspect.adapters.dataflow import DataflowState
 from icestream.inspect.adapters.latest import UpdateState, UpdateWindowState

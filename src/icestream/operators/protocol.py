@@ -22,33 +22,19 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints
 from icestream.core.times import Micros
 from icestream.operators.folding.exact_rows import ExactRows
-from icestream.state.arena import Arena
-from icestream.state.budget import Account
+from icestream.state.groups.options import StoreSpace
 from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
-from icestream.state.log.reader import Log, SegmentReader
-from icestream.state.log.writer import SegmentWriter
 
 
-class Shard(Protocol):
+class Shard(StoreSpace, Protocol):
     """The part of a component's state that one task owns."""
-
-    arena: Arena
-    #: account of the shard's work buffers; the arena has its own account
-    account: Account
-    log: Log
-
-    def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the open segment of a lifetime class in this version, created on first use."""
 
     def seal(self, lifetime: str) -> SegmentInfo | None:
         """Finish the open segment of a lifetime class and make it readable; None if none is open.
 
         Raises `Refused`, with nothing changed, if the budget has no room to record it.
         """
-
-    def reader(self, info: SegmentInfo) -> SegmentReader:
-        """Open a segment of the log from its description in the commit."""
 
 
 class Inputs(Protocol):

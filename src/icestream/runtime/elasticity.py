@@ -37,9 +37,10 @@ from icestream.plan.balance.hot_shards import SkewSizing, followed_skew
 from icestream.plan.balance.shard_sizing import ShardSizing, sized_shards
 from icestream.plan.balance.sizing import BatchMeasurements, Sizing, room_of
 from icestream.plan.computation import Computation
+from icestream.runtime.version.quotas import least_quota
 from icestream.runtime.version.resharding import Resharding, SpareMemory, resharded
 from icestream.runtime.version.scaling import ENOUGH, next_sizing, placed, task_bounds
-from icestream.runtime.version.settings import Settings, least_quota
+from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor
 from icestream.state.snapshot_schedule import When

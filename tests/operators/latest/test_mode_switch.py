@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.latest.mode_switch import ModeSwitch, QueueMode, SwitchPolicy
+from icestream.operators.latest.pacing import ModeSwitch, QueueMode, SwitchPolicy
 
 RULE = SwitchPolicy(enter=1.0, leave=0.8, patience=3, backlog=1_000)
 

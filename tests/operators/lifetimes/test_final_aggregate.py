@@ -21,7 +21,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate, only_final
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE
-from icestream.operators.lifetimes.pair_lifting import OF_LEFT
+from icestream.operators.lifetimes.lift import OF_LEFT
 from icestream.operators.lifetimes.rows_by_group import END
 from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios

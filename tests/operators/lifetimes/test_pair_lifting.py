@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.answers import SpanAnswers
+from icestream.operators.lifetimes.answers import EventSpans, SpanAnswers
 from icestream.operators.lifetimes.changes import changes_of
-from icestream.operators.lifetimes.object_spans import EventSpans
-from icestream.operators.lifetimes.pair_lifting import OF_LEFT
+from icestream.operators.lifetimes.lift import OF_LEFT
 
 LEFT = pa.schema([("a", pa.int64()), ("x", pa.float64())])
 RIGHT = pa.schema([("b", pa.decimal128(12, 2)), ("y", pa.float64())])

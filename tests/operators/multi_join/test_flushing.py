@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.operators.multi_join.flushing import most_records, record_bounds
+from icestream.operators.multi_join.logged_rows import most_records, record_bounds
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(5, 40)), max_size=40))

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY
-from icestream.operators.multi_join.flushing import record_of
 from icestream.operators.multi_join.generations import (
     CLEANED,
     CUT,
     DISCARDED,
     Generations,
 )
+from icestream.operators.multi_join.logged_rows import record_of
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 

@@ -23,6 +23,7 @@ from icestream.plan.nodes.updates import Updates
 from icestream.runtime import local
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.spark.tasks import cores_to_come
+from icestream.runtime.version.quotas import LEAST_QUOTA, least_quota
 from icestream.runtime.version.scaling import (
     next_sizing,
     placed,
@@ -30,7 +31,7 @@ from icestream.runtime.version.scaling import (
     spare_shards,
     task_bounds,
 )
-from icestream.runtime.version.settings import LEAST_QUOTA, Settings, least_quota
+from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.testing.moving_shards import SeparateDisks, separate_disks
 from icestream.testing.sources import StreamShape, batches_of, generate

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import InputError
-from icestream.inspect.access.adapter_protocol import StateTable
-from icestream.inspect.access.row_text import GROUP
+from icestream.inspect.access.adapter_protocol import GROUP, StateTable
 from icestream.kernels.fold import routes_of
 from icestream.operators.latest.coalescing import identity_of
 from icestream.state.versions.commits import Commit

@@ -26,6 +26,7 @@ from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, St
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import IDLE, READY, WAIT
+from icestream.operators.dataflow.steps import unchanged
 from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.pre_queue import (
     PreQueueJoin,
@@ -132,7 +133,7 @@ class UpdateState:
 
     def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
         """Restore the queue of a shard and yield its keys."""
-        step = UpdateStep(_nothing, self._payload, self._payload)
+        step = UpdateStep(unchanged, self._payload, self._payload)
         steps = dict.fromkeys(range(self._readers), step)
         spec = Serving(
             self._payload,
@@ -158,11 +159,6 @@ class UpdateState:
                 rows = pa.RecordBatch.from_arrays([*facts, *values], schema=table.columns)
                 yield asked.chosen(table, source.shard, rows, id_high, id_low)
         yield from self._pre_queue_state.read(operator.front, source.shard, asked)
-
-
-def _nothing(rows: Any) -> Any:
-    """Return rows unchanged; never called."""
-    return rows
 
 
 #: columns of a group; instants are microseconds
@@ -204,7 +200,7 @@ class UpdateWindowState:
     def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
         """Restore the windows of a shard and yield their groups and tuples."""
         result = self._windowed.operator("inplace").result.schema
-        step = UpdateStep(_nothing, result, result)
+        step = UpdateStep(unchanged, result, result)
         spec = WindowServing(
             self._windowed, step, "inplace", ServingTime(0), SystemClock(), self._pre_queue
         )

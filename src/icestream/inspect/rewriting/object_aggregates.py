@@ -24,8 +24,8 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import InputError
 from icestream.core.times import Micros
+from icestream.inspect.access.adapter_protocol import as_text
 from icestream.inspect.access.edited_rows import EditedRows
-from icestream.inspect.access.row_text import as_text
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, places_of

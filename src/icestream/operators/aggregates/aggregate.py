@@ -19,10 +19,9 @@ import pyarrow as pa
 from icestream.core.arrays import Table
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.choices import ByOrdering, ByTime, Extreme
-from icestream.operators.aggregates.moments import Comoment, Moment
+from icestream.operators.aggregates.moments import Comoment, Moment, WeightedAverage
 from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
 from icestream.operators.aggregates.sums import Average, Count, CountIf, Sum
-from icestream.operators.aggregates.weighted import WeightedAverage
 from icestream.operators.folding.fields import Field, Layout
 
 #: functions whose state is an object, computed by `operators.object_aggregates`

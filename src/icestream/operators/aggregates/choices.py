@@ -21,9 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask
-from icestream.operators.aggregates.checks import check_booleans, check_words
 from icestream.operators.aggregates.decimals import decimals_of_words
-from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
+from icestream.operators.aggregates.protocol import (
+    MergedFields,
+    TypedCall,
+    WordFunction,
+    check_booleans,
+    check_words,
+)
 from icestream.operators.folding.fields import Field
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import InputError
-from icestream.operators.aggregates.checks import check_booleans, check_numbers
 from icestream.operators.aggregates.decimals import (
     average_type,
     decimals_of_integers,
@@ -20,6 +19,8 @@ from icestream.operators.aggregates.protocol import (
     TypedCall,
     WordFunction,
     answers_where,
+    check_booleans,
+    check_numbers,
 )
 from icestream.operators.folding.fields import ROWS, Field
 

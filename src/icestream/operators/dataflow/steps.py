@@ -265,6 +265,11 @@ class Identifying:
         return pa.schema([*EVENT_FIELDS, *payload])
 
 
+def unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows as they are: a step that only sends them again, or writes them."""
+    return rows
+
+
 def consumers(steps: tuple[Step, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Return, for each step, the steps that read its changes, with their ports."""
     found: list[list[tuple[int, int]]] = [[] for _ in steps]

@@ -9,6 +9,11 @@ serves one key, and a second one follows only if there is time for as long a cal
 shard has learnt, the shards after it begin with. A call that takes far longer than expected counts
 only if the next one does, too.
 
+While load is below capacity every update can be processed; above it only the newest are worth the
+time. Load is the time needed to process what arrived, divided by the time in which it arrived. Two
+thresholds and some patience keep a load near capacity from switching back and forth; a backlog that
+has grown too long switches at once.
+
 Invariants:
 1. Slices of a function with steady cost end within the available time, and use most of it
    (`test_bounded_slices_end_within_the_time_there_is`), also in a task of several shards
@@ -17,6 +22,11 @@ Invariants:
    `test_a_task_without_time_serves_one_key`).
 3. One slow call does not slow down the calls after it (`test_one_slow_call_is_not_believed`).
 4. Also the first batches keep their time (`test_bounded_the_first_batches_keep_their_time`).
+5. A load between the thresholds never switches (`test_loads_between_the_thresholds_never_switch`).
+6. There is at most one switch in `patience` observations, except for long backlogs
+   (`test_bounded_switches_are_at_least_patience_apart`).
+7. Append mode processes every update, so it is entered only with a short backlog
+   (`test_a_backlog_keeps_the_stream_in_update_mode`).
 
 Cost: eight numbers for each step, kept from batch to batch.
 """
@@ -24,8 +34,10 @@ Cost: eight numbers for each step, kept from batch to batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
+from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
 
 #: factor by which the weight of older calls shrinks with each call
@@ -141,3 +153,69 @@ class Pace:
             return most
         half = (left / 2 - call) / each
         return min(most, max(1, int(half)))
+
+
+SECOND: Micros = 1_000_000
+
+
+class QueueMode(StrEnum):
+    """What is done with the updates of a key that is behind."""
+
+    #: all updates are processed, in order
+    APPEND = "append"
+    #: only the newest update is processed
+    UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class SwitchPolicy:
+    """When to switch."""
+
+    #: load above which only the newest values are processed
+    enter: float = 1.0
+    #: load below which all are processed again
+    leave: float = 0.8
+    #: number of consecutive observations needed
+    patience: int = 3
+    #: backlog in microseconds that switches to update mode at once
+    backlog: Micros = 10 * SECOND
+
+    def __post_init__(self) -> None:
+        """Reject thresholds that would switch back and forth."""
+        if not 0 < self.leave < self.enter or self.patience < 1 or self.backlog <= 0:
+            msg = (
+                "switching needs 0 < leave < enter, patience of 1 or more and a positive backlog; "
+                f"got leave={self.leave}, enter={self.enter}, patience={self.patience}, "
+                f"backlog={self.backlog}"
+            )
+            raise DefinitionError(msg)
+
+
+@dataclass(frozen=True)
+class ModeSwitch:
+    """The mode, and how many consecutive observations favoured the other one."""
+
+    mode: QueueMode = QueueMode.APPEND
+    against: int = 0
+
+    def after(self, load: float, backlog: Micros, rule: SwitchPolicy) -> ModeSwitch:
+        """Return the next state, after a period with the given load.
+
+        Args:
+            load: time needed to process what arrived, divided by the time in which it arrived.
+            backlog: microseconds needed to process everything that waits.
+            rule: when to switch.
+        """
+        if self.mode is QueueMode.APPEND:
+            if backlog > rule.backlog:
+                return ModeSwitch(QueueMode.UPDATE)
+            speaks = load > rule.enter
+            other = QueueMode.UPDATE
+        else:
+            # the backlog must be short, or append mode begins late and stays late
+            speaks = load < rule.leave and backlog <= rule.backlog * (1.0 - rule.leave)
+            other = QueueMode.APPEND
+        against = self.against + 1 if speaks else 0
+        if against >= rule.patience:
+            return ModeSwitch(other)
+        return replace(self, against=against)

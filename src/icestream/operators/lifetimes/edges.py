@@ -57,7 +57,7 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located, rewrite_some
-from icestream.sql.expressions.compile import Bound, Predicate, in_zone, parse
+from icestream.sql.expressions.compile import Bound, Predicate, parse, text_in_zone
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 from icestream.state.identities import numbered
 
@@ -277,7 +277,7 @@ class EdgeRows:
             raise DefinitionError(msg)
         starts, ends = (Predicate.bind(payload, each, zone=zone) for each in (start, end))
         text = f"edges, start where {starts.text}, end where {ends.text} since {expression}"
-        return cls(starts, ends, began, in_zone(text, starts.bound, ends.bound, began))
+        return cls(starts, ends, began, text_in_zone(text, starts.bound, ends.bound, began))
 
     def schema(self, payload: pa.Schema) -> pa.Schema:
         return pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload])

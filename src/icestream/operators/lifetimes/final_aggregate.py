@@ -37,10 +37,9 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
+from icestream.operators.lifetimes.answers import EventSpans, LifetimeAggregate, SpanAnswers
 from icestream.operators.lifetimes.changes import changes_of, identities
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords, StoredEvents
-from icestream.operators.lifetimes.object_spans import EventSpans
 from icestream.operators.lifetimes.pieces import EventsInPieces
 from icestream.operators.lifetimes.rows_by_group import (
     END,

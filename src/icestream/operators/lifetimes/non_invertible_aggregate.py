@@ -36,7 +36,7 @@ from icestream.kernels.field_words import ADD_I64, is_invertible
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.bad_rows import Made
 from icestream.operators.folding.exact_rows import ExactRows, copies_of
-from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
+from icestream.operators.lifetimes.answers import EventSpans, LifetimeAggregate, SpanAnswers
 from icestream.operators.lifetimes.changes import (
     BEGAN,
     DIFF,
@@ -50,7 +50,6 @@ from icestream.operators.lifetimes.counted_intervals import CountedIntervals, Ti
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
 from icestream.operators.lifetimes.large_choices import AnswerRows, EventRanges, ShownRanges
 from icestream.operators.lifetimes.lift import added_up
-from icestream.operators.lifetimes.object_spans import EventSpans
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
     events_synopsis,

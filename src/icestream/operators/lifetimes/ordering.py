@@ -24,7 +24,7 @@ import pyarrow.types as pt
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates.checks import is_word
+from icestream.operators.aggregates.protocol import is_word
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.lifetimes.changes import (
     DIFF,

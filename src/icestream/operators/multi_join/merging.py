@@ -38,7 +38,6 @@ from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.core.times import INFINITY
 from icestream.kernels.multi_join.rows import LOG_RE
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.multi_join.flushing import record_bounds, record_of
 from icestream.operators.multi_join.generations import (
     MARKER,
     RECORD,
@@ -46,7 +45,7 @@ from icestream.operators.multi_join.generations import (
     Generations,
     ordinals_of,
 )
-from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows
+from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows, record_bounds, record_of
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.state.log.reader import Log
 from icestream.state.log.writer import SegmentWriter

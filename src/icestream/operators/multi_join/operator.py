@@ -46,7 +46,6 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.multi_join import resident as k
 from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, identities_of, payload_of
-from icestream.operators.multi_join import flushing
 from icestream.operators.multi_join.clean_up import CleanUp, Overflow
 from icestream.operators.multi_join.generations import (
     CLEANED,
@@ -55,7 +54,7 @@ from icestream.operators.multi_join.generations import (
     RETURNED,
     Generations,
 )
-from icestream.operators.multi_join.logged_rows import LoggedRows
+from icestream.operators.multi_join.logged_rows import SORTING, LoggedRows, flush, most_records
 from icestream.operators.multi_join.merging import Needs, SegmentMerge, worth_merging
 from icestream.operators.multi_join.probing import Chunk, combined
 from icestream.operators.multi_join.recovery import JoinRecovery
@@ -191,7 +190,7 @@ class MultiJoin:
             yield from self._counted(self._resident.heap, members)
         self._resident.link(slots, port, le, re, rows.words, rows.offsets[:-1], fresh=True)
         self._counts["rows"] += count
-        if self._resident.fresh * flushing.SORTING > self._work:
+        if self._resident.fresh * SORTING > self._work:
             self._flush()
 
     def _reserve(self, rows: int, words: int) -> None:
@@ -199,9 +198,7 @@ class MultiJoin:
         self._resident.reserve(rows, words)
         fresh, waiting = self._resident.fresh, self._resident.words - self._resident.logged
         self._generations.reserve(
-            flushing.most_records(
-                fresh + rows, waiting + words, self._spec.ports, self._flushed_bytes
-            )
+            most_records(fresh + rows, waiting + words, self._spec.ports, self._flushed_bytes)
         )
 
     def _counted(self, heap: Ints, members: Members) -> Iterator[pa.RecordBatch]:
@@ -310,7 +307,7 @@ class MultiJoin:
                 )
                 raise AssertionError(msg)
             writer = self._shard.segment(JOINED)
-            written = flushing.flush(
+            written = flush(
                 self._resident, self._generations, writer, self._spec.number, self._flushed_bytes
             )
             self._counts["logged_bytes"] += written

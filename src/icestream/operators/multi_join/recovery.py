@@ -25,7 +25,6 @@ import numpy as np
 from icestream.core.arrays import Floats, Ints, Mask, Table
 from icestream.core.times import INFINITY
 from icestream.kernels.multi_join import resident as k
-from icestream.operators.multi_join.flushing import record_of
 from icestream.operators.multi_join.generations import (
     CLEANED,
     CUT,
@@ -43,7 +42,7 @@ from icestream.operators.multi_join.generations import (
     Generations,
     least_between,
 )
-from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows
+from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows, record_of
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.spec import JOINED, partitions_of
 from icestream.operators.protocol import PastVersion, Shard

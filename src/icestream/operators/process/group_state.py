@@ -69,6 +69,7 @@ class GroupVariable(StoredVariable):
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
         super().__init__(scene, number, name, declared)
         self._scene = scene
+        self._coder = RowCoder(declared.columns)
         self.begin()
 
     @abstractmethod
@@ -99,10 +100,6 @@ class GroupVariable(StoredVariable):
 
 class GroupValue(GroupVariable):
     """At most one row."""
-
-    def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        super().__init__(scene, number, name, declared)
-        self._coder = RowCoder(declared.columns)
 
     def begin(self) -> None:
         self._stored: list[Row | None] | None = None
@@ -153,10 +150,6 @@ class GroupValue(GroupVariable):
 
 class GroupList(GroupVariable):
     """Rows in the order in which they were appended."""
-
-    def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        super().__init__(scene, number, name, declared)
-        self._coder = RowCoder(declared.columns)
 
     def begin(self) -> None:
         self._stored: list[Row] | None = None
@@ -229,11 +222,6 @@ class GroupList(GroupVariable):
 class GroupTable(GroupVariable):
     """Rows as Arrow batches."""
 
-    def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        super().__init__(scene, number, name, declared)
-        self._coder = RowCoder(declared.columns)
-        self._names: list[str] = declared.columns.names
-
     def begin(self) -> None:
         self._stored: pa.RecordBatch | None = None
         self._bounds: list[int] = []
@@ -241,7 +229,7 @@ class GroupTable(GroupVariable):
         self._added: dict[int, list[pa.RecordBatch]] = {}
 
     def all(self) -> pa.RecordBatch:
-        return self._whole().select(self._names)
+        return self._whole().select(self._coder.names)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows; those of a group too large for memory are read while they are used."""
@@ -251,7 +239,7 @@ class GroupTable(GroupVariable):
             return
         added = list(self._added.get(position, ()))
         for batch in chain(self._pieces(), added):
-            yield batch.select(self._names)
+            yield batch.select(self._coder.names)
 
     def exists(self) -> bool:
         return any(batch.num_rows for batch in self.batches())
@@ -315,7 +303,7 @@ class GroupTable(GroupVariable):
             return self._coder.batch([self._coder.row(row) for row in listed])
         schema = self._coder.schema
         try:
-            return rows.select(self._names).cast(schema)
+            return rows.select(self._coder.names).cast(schema)
         except (KeyError, pa.ArrowException) as error:
             msg = f"table {self.name!r} stores ({shown(schema)}), not ({shown(rows.schema)})"
             raise DefinitionError(msg) from error

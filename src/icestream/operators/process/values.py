@@ -65,8 +65,8 @@ class RowCoder:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._names: list[str] = schema.names
-        self._width = len(self._names)
+        self.names: list[str] = schema.names
+        self._width = len(self.names)
         self._plain = tuple(_plain_type(kind) for kind in schema.types)
         self._has_floats = any(pa.types.is_floating(kind) for kind in schema.types)
 
@@ -105,9 +105,9 @@ class RowCoder:
 
     def _as_tuple(self, given: Any) -> Row:
         if isinstance(given, Mapping):
-            if given.keys() != set(self._names):
+            if given.keys() != set(self.names):
                 raise self._unfit(given)
-            return tuple(given[name] for name in self._names)
+            return tuple(given[name] for name in self.names)
         if isinstance(given, (list, tuple)):
             return tuple(given)
         raise self._unfit(given)

@@ -2,7 +2,7 @@
 
 Idea: where an aggregate groups the pairs of a join by the columns that the join compares, and every
 field of it reads columns of one side, its answers follow from the events of both sides
-(`operators/lifetimes/pair_lifting`). So the join disappears: its inputs enter the groups of the
+(`operators/lifetimes/lift`). So the join disappears: its inputs enter the groups of the
 aggregate, each with the columns that answers need of it, and nothing makes pairs. Conditions and
 projections between join and aggregate go to the sides whose columns they read.
 
@@ -30,8 +30,7 @@ from icestream.operators.dataflow.steps import Filtering, Padding, Projecting
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.join import StreamJoin
-from icestream.operators.lifetimes.lift import inner_name
-from icestream.operators.lifetimes.pair_lifting import OF_LEFT
+from icestream.operators.lifetimes.lift import OF_LEFT, inner_name
 from icestream.plan.events.current_rows import never_ends
 from icestream.plan.events.final_answers import emitted_once
 from icestream.plan.events.placement import equal_columns

@@ -98,7 +98,7 @@ from icestream.plan.nodes.events import (
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
 from icestream.plan.windows.frame import Frame
-from icestream.sql.expressions.compile import Predicate, Projection, in_zone
+from icestream.sql.expressions.compile import Predicate, Projection, text_in_zone
 from icestream.sql.expressions.tree import quoted
 
 
@@ -333,7 +333,7 @@ class _Building(Placement):
         where, text = None, join_text(node)
         if node.where is not None:
             where = Predicate.bind(node.payload, node.where, zone=self._zone)
-            text = in_zone(text, where.bound)
+            text = text_in_zone(text, where.bound)
         spec = MultiJoinSpec(
             self._tree.numbers[id(node)],
             tuple(each.payload for each in node.inputs),
@@ -376,7 +376,7 @@ class _Building(Placement):
         )
         columns = feature_columns(spec.result, node.columns, zone=self._zone)
         text = ", ".join(f"{text} AS {name}" for name, text in node.columns)
-        text = in_zone(f"with {text}", *columns.items)
+        text = text_in_zone(f"with {text}", *columns.items)
         step = self._add(component, Map((step,), node.payload, 0, Projecting(columns), text))
         return EventPlace(node.payload, component, step, numbered=True)
 
@@ -400,7 +400,7 @@ class _Building(Placement):
             # groups of rows have their keys, so that people can read them
             hidden = () if is_object else keys
             narrow = pa.schema([each for each in projection.schema if each.name not in hidden])
-            shown = in_zone(f"select {', '.join(texts)}", *projection.items)
+            shown = text_in_zone(f"select {', '.join(texts)}", *projection.items)
             chosen = self._step_or_map(place, Projecting(projection), projection.schema, shown)
             by_arrival = not is_object
             received.append(self._received(chosen, component, keys, narrow, by_arrival=by_arrival))

@@ -1,1 +1,1 @@
-"""Plans of map, compute and consolidate: the graph (`building`), `windows`, fusion (`fused`)."""
+"""Plans of map, compute and consolidate: the graph (`building`), `windows`, fusion (`planning`)."""

@@ -30,7 +30,7 @@ from icestream.operators.jobs.consolidate import Consolidate
 from icestream.operators.lifetimes.changes import HEAD, LifetimeOperator
 from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.dataflow import Dataflow, Output, component_order, in_order
-from icestream.plan.jobs.fused import JobPlan
+from icestream.plan.jobs.planning import JobPlan
 from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
 from icestream.plan.nodes.queries import Source
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from icestream.plan.jobs.fused import JobPlan
+from icestream.plan.jobs.planning import JobPlan
 from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
 
 _WIDE, _HIGH, _GAP, _ROW = 190, 54, 70, 84

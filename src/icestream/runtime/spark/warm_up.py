@@ -11,7 +11,8 @@ from icestream.operators.aggregates.aggregate import applicable
 from icestream.plan.nodes.queries import Plan, Source
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.version.settings import LEAST_QUOTA, Settings
+from icestream.runtime.version.quotas import LEAST_QUOTA
+from icestream.runtime.version.settings import Settings
 
 _SECOND = 1_000_000
 

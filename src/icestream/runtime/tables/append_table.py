@@ -83,7 +83,7 @@ class TransactionTable(ABC):
     def add(self, version: int, files: Sequence[TableFile]) -> None:
         """Add files in one transaction, unless this version was added before."""
         if files:
-            self._persistently(lambda: self._add(version, files))
+            self._with_retries(lambda: self._add(version, files))
 
     def _add(self, version: int, files: Sequence[TableFile]) -> None:
         for _ in range(TRIES):
@@ -107,8 +107,8 @@ class TransactionTable(ABC):
     def _outrun(self) -> type[Exception]:
         """Return the error of the library if another writer was faster."""
 
-    def _persistently(self, act: Callable[[], Result]) -> Result:
-        return persistently(self.layout.files, self.layout.folder, act, self._failures())
+    def _with_retries(self, act: Callable[[], Result]) -> Result:
+        return with_retries(self.layout.files, self.layout.folder, act, self._failures())
 
     def _failures(self) -> tuple[type[Exception], ...]:
         """Return the errors of the library that may come from the network."""
@@ -158,7 +158,7 @@ def check_partitions(table: str, found: Sequence[str], wanted: Sequence[str]) ->
         raise DefinitionError(msg)
 
 
-def persistently(
+def with_retries(
     files: Files,
     place: str,
     act: Callable[[], Result],

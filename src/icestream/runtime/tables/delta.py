@@ -34,7 +34,7 @@ from icestream.runtime.tables.append_table import (
     check_columns,
     check_partitions,
     columns_of,
-    persistently,
+    with_retries,
 )
 from icestream.runtime.tables.layout import TableLayout, TableTarget, can_partition
 from icestream.runtime.tables.upsert_table import UpsertTable
@@ -63,7 +63,7 @@ class DeltaAppendTable(TransactionTable):
             stored = {"allow_http": http, **files.options}
         else:
             os.makedirs(folder, exist_ok=True)
-        table = persistently(
+        table = with_retries(
             files,
             folder,
             lambda: DeltaTable.create(
@@ -135,7 +135,7 @@ class DeltaAppendTable(TransactionTable):
             self._table.update_incremental()
             return read()
 
-        return self._persistently(newest)
+        return self._with_retries(newest)
 
     def _commit(self, version: int, files: Sequence[TableFile]) -> None:
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415

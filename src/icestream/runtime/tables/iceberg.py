@@ -93,7 +93,7 @@ class IcebergAppendTable(TransactionTable):
         self._property = f"icestream.{target.writer}"
 
     def latest(self) -> int:
-        self._persistently(self._table.refresh)
+        self._with_retries(self._table.refresh)
         return int(self._table.properties.get(self._property, -1))
 
     def _outrun(self) -> type[Exception]:
@@ -103,12 +103,12 @@ class IcebergAppendTable(TransactionTable):
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths that are part of the table."""
-        self._persistently(self._table.refresh)
+        self._with_retries(self._table.refresh)
 
         def known() -> list[str]:
             return list(self._table.inspect.files().column("file_path").to_pylist())
 
-        found = self._persistently(known)
+        found = self._with_retries(known)
         return {relative(self.layout.folder, each) for each in found} & {*paths}
 
     def _commit(self, version: int, files: Sequence[TableFile]) -> None:

@@ -28,12 +28,18 @@ from fractions import Fraction
 
 from icestream.core.errors import BudgetError
 from icestream.core.units import format_bytes, format_memory
+from icestream.operators.grid.slice_log import SLICE_BYTES
+from icestream.plan.computation import Computation
 
 #: a component and one of its shards
 Place = tuple[int, int]
 
 #: part of the free memory that goes to all places equally
 ALIKE = Fraction(1, 4)
+
+#: minimum bytes of one shard, for its work buffers and some groups, and of each of its groupings
+LEAST_QUOTA = 16 * SLICE_BYTES
+LEAST_SHARE = 8 * SLICE_BYTES
 
 
 @dataclass(frozen=True)
@@ -109,3 +115,8 @@ def _split(amount: int, weights: Mapping[Place, int]) -> dict[Place, int]:
         for _, _, place in ranked[:left]:
             split[place] += 1
     return split
+
+
+def least_quota(plan: Computation) -> int:
+    """Return the bytes that a shard of any component of a plan needs."""
+    return plan.least_quota(LEAST_QUOTA, LEAST_SHARE)

@@ -8,13 +8,8 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes
-from icestream.operators.grid.slice_log import SLICE_BYTES
-from icestream.plan.computation import Computation
+from icestream.runtime.version.quotas import LEAST_QUOTA
 from icestream.runtime.version.scaling import task_bounds
-
-#: minimum bytes of one shard, for its work buffers and some groups, and of each of its groupings
-LEAST_QUOTA = 16 * SLICE_BYTES
-LEAST_SHARE = 8 * SLICE_BYTES
 
 
 @dataclass(frozen=True)
@@ -74,8 +69,3 @@ class Settings:
                 f"query at least {format_bytes(least)} with .memory(...), or fewer shards"
             )
             raise DefinitionError(msg)
-
-
-def least_quota(plan: Computation) -> int:
-    """Return the bytes that a shard of any component of a plan needs."""
-    return plan.least_quota(LEAST_QUOTA, LEAST_SHARE)

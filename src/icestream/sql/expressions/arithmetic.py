@@ -1,12 +1,17 @@
-"""Arithmetic and mathematics over Arrow arrays: NULL where Spark's ANSI mode would fail.
+"""Arithmetic and comparisons over Arrow arrays: NULL where Spark's ANSI mode would fail.
 
 Idea: Arrow's checked functions are tried first. If one finds an overflow, the batch is computed
 again with integers that cannot overflow, and values out of range become NULL; so only batches with
 an overflow pay for it. Doubles never overflow; division by zero gives NULL.
 
+For floats, which Arrow compares as processors do, each comparison is one of Arrow's, corrected
+where NaN occurs.
+
 Invariants:
 1. No result wraps around (`test_overflow_is_null_before_it_is_an_error`).
 2. Doubles are rounded as their shortest text would be (`test_oracle_numbers`).
+3. NaN = NaN, NaN > infinity, and -0.0 = 0.0 (`test_oracle_comparisons`).
+4. Comparing with NULL gives NULL, except by <=> (`test_oracle_comparisons`).
 
 Cost: one Arrow call per operator.
 """
@@ -26,7 +31,7 @@ from icestream.core.arrays import Floats
 from icestream.sql.expressions import decimal_arithmetic as decimals
 from icestream.sql.expressions.decimal_arithmetic import valid
 from icestream.sql.expressions.evaluation import Datum, Kernel, as_array
-from icestream.sql.expressions.types import BIGINT, DOUBLE
+from icestream.sql.expressions.types import BIGINT, BOOLEAN, DOUBLE, is_float
 
 _EXACT: dict[str, Callable[[Any, Any], Any]] = {
     "add_checked": operator.add,
@@ -188,3 +193,65 @@ def to_whole_number(function: Callable[[Floats], Floats]) -> Kernel:
         return pa.array(np.where(ok, cut, 0.0).astype(np.int64), mask=~ok)
 
     return kernel
+
+
+def equal(a: Datum, b: Datum) -> pa.Array:
+    """Compare values: return a = b."""
+    same = pc.equal(a, b)
+    return pc.or_(same, pc.and_(pc.is_nan(a), pc.is_nan(b))) if is_float(a.type) else same
+
+
+def greater(a: Datum, b: Datum) -> pa.Array:
+    """Compare values: return a > b."""
+    if not is_float(a.type):
+        return pc.greater(a, b)
+    return pc.and_(pc.invert(pc.less_equal(a, b)), pc.invert(pc.is_nan(b)))
+
+
+def same(a: Datum, b: Datum) -> pa.Array:
+    """Compare values: return a <=> b, in which NULL equals only NULL."""
+    both = pc.and_(pc.is_null(a), pc.is_null(b))
+    return pc.or_(both, pc.fill_null(equal(a, b), False))
+
+
+COMPARISONS: dict[str, Kernel] = {
+    "=": equal,
+    "<>": lambda a, b: pc.invert(equal(a, b)),
+    ">": greater,
+    "<": lambda a, b: greater(b, a),
+    ">=": lambda a, b: pc.invert(greater(b, a)),
+    "<=": lambda a, b: pc.invert(greater(a, b)),
+    "<=>": same,
+}
+
+
+def extreme(*values: Datum, highest: bool) -> pa.Array:
+    """Compare values: return the greatest or least, ignoring NULLs."""
+    best = values[0]
+    for value in values[1:]:
+        beats = greater(value, best) if highest else greater(best, value)
+        beats = pc.and_(pc.fill_null(beats, True), pc.is_valid(value))
+        best = pc.if_else(beats, value, best)
+    return best
+
+
+def among(value: Datum, *others: Datum) -> pa.Array:
+    """Compare values: return value IN (...), TRUE, or NULL if there is a NULL, or FALSE."""
+    constants = [other for other in others if isinstance(other, pa.Scalar)]
+    if len(constants) == len(others) and not is_float(value.type):
+        known = [each for each in constants if each.is_valid]
+        found = pc.is_in(value, value_set=_array(known, value.type))
+        open_still = len(known) < len(constants)
+        nothing = pa.scalar(None if open_still else False, BOOLEAN)
+        found = pc.if_else(found, True, nothing)
+        return pc.if_else(pc.is_valid(value), found, pa.scalar(None, BOOLEAN))
+    found = equal(value, others[0])
+    for other in others[1:]:
+        found = pc.or_kleene(found, equal(value, other))
+    return found
+
+
+def _array(scalars: list[pa.Scalar], kind: pa.DataType) -> pa.Array:
+    if not scalars:
+        return pa.nulls(0, kind)
+    return pa.concat_arrays([pa.repeat(each, 1) for each in scalars])

@@ -133,7 +133,7 @@ class Bound:
         return as_array(self._value.evaluate(BatchRows(batch)), batch.num_rows)
 
 
-def in_zone(text: str, *expressions: Bound) -> str:
+def text_in_zone(text: str, *expressions: Bound) -> str:
     """Return a text about expressions with the zone that they depend on, unless it is UTC."""
     zones = {each.zone for each in expressions} - {"UTC"}
     return " ".join([text, *(f"in {zone}" for zone in sorted(zones))])

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sql.expressions import arithmetic, comparison, tree, types
+from icestream.sql.expressions import arithmetic, tree, types
 from icestream.sql.expressions import decimal_arithmetic as decimals
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
 from icestream.sql.expressions.evaluation import CaseValue, Coalesce, Constant, Kernel, Value
@@ -154,7 +154,7 @@ def _extreme(*, highest: bool) -> Builder:
         if not types.is_known(kind):
             raise ctx.error(node, f"values of {type_name(kind)} have no order")
         nullable = all(value.nullable for value in values)
-        kernel = on_arrays(partial(comparison.extreme, highest=highest))
+        kernel = on_arrays(partial(arithmetic.extreme, highest=highest))
         return ctx.call(node, kind, kernel, values, nullable=nullable)
 
     return build
@@ -193,7 +193,7 @@ _ONE, _TWO, _MANY = (1, 1), (2, 2), (1, 255)
 #: builder, and the minimum and maximum number of arguments, by name
 FUNCTIONS: dict[str, tuple[Builder, tuple[int, int]]] = {
     **{sign: (arithmetic_operator(sign), _TWO) for sign in ("+", "*", "/", "%", "div")},
-    **{sign: (compare(sign), _TWO) for sign in comparison.COMPARISONS},
+    **{sign: (compare(sign), _TWO) for sign in arithmetic.COMPARISONS},
     **{
         f"try_{name}": (arithmetic_operator(sign, gently=True), _TWO)
         for name, sign in (

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from icestream.core.times import DAY
 from icestream.sql.expressions import arithmetic, time_arrays, tree, types
 from icestream.sql.expressions import decimal_arithmetic as decimals
-from icestream.sql.expressions.comparison import COMPARISONS, among
+from icestream.sql.expressions.arithmetic import COMPARISONS, among
 from icestream.sql.expressions.context import OVERFLOW, Context, Fails, on_arrays
 from icestream.sql.expressions.evaluation import Constant, Kernel, Logic, Value
 from icestream.sql.expressions.types import (

@@ -24,8 +24,9 @@ from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
-from icestream.api.window_rows import rows_of_panes
+from icestream.api.window_rows import final_window_rows
 from icestream.operators.dataflow.steps import Padding, Projecting
+from icestream.operators.lifetimes.conditions_met import ConditionsMet
 from icestream.operators.lifetimes.window_copies import WINDOW, WindowEnds
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.current_rows import stay_forever
@@ -182,7 +183,7 @@ def _panes(
     hidden = [name for name in made.columns if name not in (*keys, *calls)]
     wanted = [aggregate_of(call, own, call.arguments).alias(n) for n, call in calls.items()]
     wanted += [aggregate_functions.count().alias(name) for name in hidden]
-    rows = rows_of_panes(events, copies.windows, copies.time, by, wanted)
+    rows = final_window_rows(events, copies.windows, copies.time, by, wanted)
     shown = [f"{WINDOW}.{edges[n]} AS {n}" if n in edges else n for n in made.columns]
     # copies are at the ends of their windows
     rows = rows.select(*shown).shift(1)
@@ -243,7 +244,7 @@ def _met(group: Events, value: str, conditions: Mapping[str, str]) -> Events:
     texts = [f"{text} AS {name}" for name, text in conditions.items()]
     chosen = group.select(value, *texts)
     if stay_forever(group._node):
-        met = chosen.groupApply(value, lambda one: one._conditions_met(list(conditions)))
+        met = chosen.groupApply(value, lambda one: _conditions_met(one, list(conditions)))
         return met.select(*conditions)
     counts = [aggregate_functions.count_if(each).alias(each) for each in conditions]
     counted = chosen.groupApply(value, lambda one: one.agg(*counts))
@@ -289,3 +290,10 @@ def sort_columns(order: Sequence[SortKey]) -> tuple[dict[str, exp.Expr], list[st
         by.append(name)
         ascending.append(not each.descending)
     return made, by, ascending
+
+
+def _conditions_met(group: Events, conditions: Sequence[str]) -> Events:
+    """Return, for events that never end, which boolean columns were true in the group."""
+    scope = group._scope("_conditions_met", "groupApply")
+    operator = ConditionsMet(group._node.payload, scope.keys, conditions)
+    return group._applied(operator, f"met {', '.join(conditions)}", grows=True)

@@ -3,6 +3,6 @@
 `spec` defines a group store's schema and what operators may request; `store` implements it. In
 memory: `heap` (rows as words) and `directory` (facts about each group, found by id; `facts`). On
 the log: `extents` (format), `writing`, `unsealed` (not yet written). `eviction` and `migration`
-move groups between the two, and `cold` decides which; `inline_groups` stores small, long-cold
-groups in the index itself. `cleaning` compacts the log, `recovery` restores a store from it.
+move groups between the two, and `cold` decides which; small, long-cold groups are stored in the
+index itself. `cleaning` compacts the log, `recovery` restores a store from it.
 """

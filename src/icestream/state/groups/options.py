@@ -75,6 +75,7 @@ class StoreSpace(Protocol):
     """The part of a shard that a store uses."""
 
     arena: Arena
+    #: account of the shard's work buffers; the arena has its own account
     account: Account
     log: Log
 

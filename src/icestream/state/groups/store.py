@@ -54,14 +54,13 @@ from icestream.state.groups.eviction import GroupEviction
 from icestream.state.groups.extents import ExtentLog
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
-from icestream.state.groups.inline_groups import InlineGroupWriter
 from icestream.state.groups.kinds import KindParts
 from icestream.state.groups.memory import PORTION, Gathered, Memory
 from icestream.state.groups.migration import Mover
 from icestream.state.groups.options import Past, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
 from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Kinds, Synopsis, Wear
-from icestream.state.groups.writing import ExtentWriter
+from icestream.state.groups.writing import ExtentWriter, InlineGroupWriter
 from icestream.state.index.sorted_index import ColdIndex
 from icestream.state.rows import Encoded, RowCodec
 

@@ -35,8 +35,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion
 from icestream.runtime.exchange.change_sender import ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
-from icestream.runtime.version.quotas import quotas
-from icestream.runtime.version.settings import least_quota
+from icestream.runtime.version.quotas import least_quota, quotas
 from icestream.runtime.version.task import ShardReport, ShardTask, ShardWork
 from icestream.runtime.version.work import Arrivals, VersionContext, VersionResult, Work
 from icestream.runtime.work.dataflow.ingest import DataflowIngest

@@ -31,8 +31,7 @@ from itertools import accumulate
 from typing import Any
 
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.operators.latest.mode_switch import ModeSwitch, QueueMode, SwitchPolicy
-from icestream.operators.latest.pacing import ServingTime
+from icestream.operators.latest.pacing import ModeSwitch, QueueMode, ServingTime, SwitchPolicy
 from icestream.operators.latest.report import ServingReport, combined_report
 from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
 from icestream.operators.latest.update_operator import AppendOperator, UpdateInputs

@@ -18,7 +18,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse import running_fusion
 from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.jobs.building import JobStream, JobWindow
-from icestream.plan.jobs.fused import operators_of, planned_job
+from icestream.plan.jobs.planning import operators_of, planned_job
 from icestream.runtime.exchange.change_sender import Routing
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.task import OpenShard, ShardReport, ShardTask
