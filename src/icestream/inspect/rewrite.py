@@ -41,9 +41,7 @@ from icestream.inspect.access.edited_rows import edited
 from icestream.inspect.access.scratch_shard import ScratchShard, restorable
 from icestream.inspect.adapters.dataflow import stored
 from icestream.inspect.adapters.latest import WAITING
-from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
-from icestream.inspect.adapters.panes import PaneState
-from icestream.inspect.adapters.sessions import SessionState
+from icestream.inspect.adapters.window_parts import ObjectAggregateState, PaneState, SessionState
 from icestream.inspect.adapters.windows import kept
 from icestream.inspect.rewriting import panes
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from icestream.inspect.access.checkpoint import Checkpoint
-from icestream.inspect.adapters.panes import PANE
+from icestream.inspect.adapters.window_parts import PANE
 from icestream.inspect.state_rows import Reading
 from icestream.plan.nodes.queries import Plan
 from icestream.testing.sources import SECOND

@@ -11,7 +11,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.inspect.access.checkpoint import Checkpoint
-from icestream.inspect.adapters.panes import PANE, PaneState, instants_of
+from icestream.inspect.adapters.window_parts import PANE, PaneState, instants_of
 from icestream.inspect.state_rows import Reading
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Cumulative

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.inspect.access.checkpoint import Checkpoint
-from icestream.inspect.adapters.sessions import ENDS, STARTS
+from icestream.inspect.adapters.window_parts import ENDS, STARTS
 from icestream.inspect.state_rows import Reading
 from icestream.plan.nodes.queries import Plan
 from icestream.testing.sources import SECOND

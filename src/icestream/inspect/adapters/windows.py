@@ -31,9 +31,12 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
-from icestream.inspect.adapters.panes import PaneState, obstacle
-from icestream.inspect.adapters.sessions import SessionState
+from icestream.inspect.adapters.window_parts import (
+    ObjectAggregateState,
+    PaneState,
+    SessionState,
+    obstacle,
+)
 from icestream.operators.dataflow.pane_step import moved
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.frames.operator import FrameOperator

@@ -26,9 +26,12 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
-from icestream.inspect.adapters.panes import LoggedKeys, PaneState
-from icestream.inspect.adapters.sessions import SessionState
+from icestream.inspect.adapters.window_parts import (
+    LoggedKeys,
+    ObjectAggregateState,
+    PaneState,
+    SessionState,
+)
 from icestream.inspect.adapters.windows import NoInputs, kept
 from icestream.inspect.rewriting.changes import ShardRewrite
 from icestream.inspect.rewriting.field_conversion import FieldConversion

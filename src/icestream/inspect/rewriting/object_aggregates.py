@@ -27,7 +27,7 @@ from icestream.core.times import Micros
 from icestream.inspect.access.adapter_protocol import as_text
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
+from icestream.inspect.adapters.window_parts import ObjectAggregateState
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, places_of
 from icestream.inspect.rewriting.panes import panes_of
 from icestream.operators.folding.exact_rows import ExactRows

@@ -25,7 +25,7 @@ from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import CheckpointError, InputError
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.panes import LoggedKeys, PaneState, instants_of, obstacle
+from icestream.inspect.adapters.window_parts import LoggedKeys, PaneState, instants_of, obstacle
 from icestream.inspect.adapters.windows import NoInputs
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, places_of
 from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated

@@ -23,7 +23,7 @@ from icestream.core.errors import InputError
 from icestream.core.times import Micros
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.inspect.adapters.sessions import SessionState, entries_of
+from icestream.inspect.adapters.window_parts import SessionState, entries_of
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, places_of
 from icestream.operators.folding.exact_rows import ExactRows, alike
 from icestream.operators.folding.fields import ENTRY_FIELDS

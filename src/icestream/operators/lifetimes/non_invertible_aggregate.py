@@ -17,7 +17,7 @@ Invariants:
    `test_bounded_choices_alone_store_their_answers`).
 
 Cost: O(n log n) for the n events of a group that are alive, for each chunk that touches it. A group
-too large for memory is revised in ranges of time (`large_choices`).
+too large for memory is revised in ranges of time (`pieces`).
 
 Limits: a group with object aggregates must fit into memory.
 """
@@ -48,8 +48,8 @@ from icestream.operators.lifetimes.changes import (
 )
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
-from icestream.operators.lifetimes.large_choices import AnswerRows, EventRanges, ShownRanges
 from icestream.operators.lifetimes.lift import added_up
+from icestream.operators.lifetimes.pieces import AnswerRows, EventRanges, ShownRanges
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
     events_synopsis,

@@ -1,11 +1,20 @@
-"""State of windows on a grid: the partial aggregates of each group and pane.
+"""State of windows as the parts that they consist of: panes, open sessions, states of objects.
 
 Idea: segments of such windows contain entries by pane; snapshots and new keys contain the keys of
 their groups. So panes are read from the log, and no window is closed. Panes that have left all
 windows are not shown. Panes are read only if requested by name: most people want the open windows.
 
-Invariant: the entry shown for a group and a pane is the fold of its events, each pair once
-(`test_oracle_panes_are_what_events_fold_to`).
+Of windows with object aggregates and of sessions, the operator of a shard is restored and yields
+its parts: states of panes as the log stores them (a list of values with their times or counts, the
+bytes of a sketch), or open sessions with their bounds and fields.
+
+Invariants:
+1. The entry shown for a group and a pane is the fold of its events, each pair once
+   (`test_oracle_panes_are_what_events_fold_to`).
+2. The state shown for a group and a pane is that of its events, each pair once
+   (`test_oracle_states_of_panes_are_those_of_their_events`).
+3. The fields shown for a session are the fold of its events
+   (`test_oracle_open_sessions_are_what_events_fold_to`).
 
 Cost: memory for the entries of some panes at a time, and for all keys of a shard.
 
@@ -14,7 +23,7 @@ References: `docs/formats/log.md`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -33,9 +42,15 @@ from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.records import GROUP_KEYS, GROUP_ROWS, NEW_KEYS
 from icestream.operators.grid.spec import WindowSpec
+from icestream.operators.object_aggregates.operator import ObjectOperator
+from icestream.operators.object_aggregates.states import ObjectSpec, States
+from icestream.operators.session.operator import SessionOperator
+from icestream.operators.session.rows import Sessions
+from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
 from icestream.plan.grid import lower
 from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.grid import Grid, WindowSequence
 from icestream.state.identities import distinct, identities, places_among
 from icestream.state.log.ipc import read_table
 from icestream.state.versions.commits import BASE, Commit
@@ -66,21 +81,13 @@ class PaneState:
         self.layout = self.spec.layout
         self.fields = FieldColumns.of(self.layout, self.spec.types, plan)
         pane = pa.field(PANE, plan.time, nullable=False)
-        self.table = StateTable(
-            "windows",
-            PANES,
-            "partial aggregates of each group and pane",
-            self.spec.keys,
-            pa.schema([pane, *self.spec.keys, *self.fields.schema]),
-            range(len(commit.bases)),
-            by_name=True,
-        )
+        columns = [pane, *self.spec.keys, *self.fields.schema]
+        text = "partial aggregates of each group and pane"
+        self.table = _of_windows(PANES, text, self.spec.keys, columns, commit)
 
     def first(self, watermark: Micros) -> int | None:
         """Return the first pane that some window still needs; None for all."""
-        if watermark == MINUS_INFINITY:
-            return None
-        return min(course.first_open(watermark) for course in self.spec.courses)
+        return _first_open(self.spec.courses, watermark)
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -199,3 +206,102 @@ def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]
 
 
 _NO_SLICES = np.dtype([("marker", np.uint64), ("group", np.int64), ("rows", np.uint32)])
+
+
+class ObjectAggregateState:
+    """The panes of a plan that has only windows with object aggregates."""
+
+    def __init__(self, plan: Plan, spec: ObjectSpec, commit: Commit) -> None:
+        """Read the columns from a plan with a single part."""
+        self.plan, self.spec = plan, spec
+        self.states = States(spec)
+        self.grid = Grid.of([spec.windows])
+        self.fields = FieldColumns.of(self.states.layout, spec.types, plan)
+        #: columns with states of object aggregates
+        self.objects = [
+            pa.field(f"__state({aggregate.alias})", kind) for aggregate, kind in self.states.objects
+        ]
+        pane = pa.field(PANE, plan.time, nullable=False)
+        keys = plan.group_keys
+        columns = [pane, *keys, *self.fields.schema, *self.objects]
+        self.table = _of_windows(PANES, "states of each group and pane", keys, columns, commit)
+
+    def first(self, watermark: Micros) -> int | None:
+        """Return the first pane that some window still needs; None for all."""
+        return _first_open([self.spec.windows.on(self.grid)], watermark)
+
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
+        for panes, states in source.operator(ObjectOperator, self.plan).panes():
+            id_high, id_low = self.states.identities(states)
+            rows = self._rows(panes, states)
+            yield asked.chosen(self.table, source.shard, rows, id_high, id_low)
+
+    def _rows(self, panes: Ints, states: pa.RecordBatch) -> pa.RecordBatch:
+        instants = pa.array(panes * self.grid.pane + self.grid.origin).view(self.plan.time)
+        fields = self.fields.shown(self.states.entries(states))
+        shown = [instants, *self.states.keys(states), *fields, *self.states.of_objects(states)]
+        return pa.RecordBatch.from_arrays(shown, schema=self.table.columns)
+
+
+SESSIONS = "sessions"
+#: columns with the first event of a session, and its end if no further event arrives
+STARTS = "__start"
+ENDS = "__end"
+
+
+class SessionState:
+    """The open sessions of a plan that has nothing else."""
+
+    def __init__(self, plan: Plan, spec: SessionSpec, commit: Commit) -> None:
+        """Read the fields from a plan with a single part."""
+        self.plan, self.spec = plan, spec
+        self.fields = FieldColumns.of(spec.layout, spec.types, plan)
+        keys = plan.group_keys
+        bounds = [pa.field(name, plan.time, nullable=False) for name in (STARTS, ENDS)]
+        columns = [*bounds, *keys, *self.fields.schema]
+        text = "partial aggregates of each open session"
+        self.table = _of_windows(SESSIONS, text, keys, columns, commit)
+
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
+        for sessions in source.operator(SessionOperator, self.plan).open_sessions():
+            id_high, id_low = identities(sessions.rows)
+            rows = self._rows(sessions)
+            yield asked.chosen(self.table, source.shard, rows, id_high, id_low)
+
+    def _rows(self, sessions: Sessions) -> pa.RecordBatch:
+        bounds = [
+            pa.array(np.ascontiguousarray(sessions.rows[:, place])).view(self.plan.time)
+            for place in (START, END)
+        ]
+        shown = [*bounds, *sessions.keys.columns, *self.fields.shown(entries_of(sessions))]
+        return pa.RecordBatch.from_arrays(shown, schema=self.table.columns)
+
+    def bounds(self, rows: pa.RecordBatch) -> tuple[Ints, Ints]:
+        """Return begin and end of the sessions in rows."""
+        begins, ends = (
+            np.asarray(rows.column(name).view(pa.int64()).to_numpy()) for name in (STARTS, ENDS)
+        )
+        return begins, ends
+
+
+def entries_of(sessions: Sessions) -> ExactRows:
+    """Return rows of state of sessions as entries: id and fields, without bounds."""
+    rows = sessions.rows
+    entries = np.concatenate([rows[:, :START], rows[:, SESSION_FIELDS:]], axis=1)
+    return ExactRows(sessions.exact.layout, entries)
+
+
+def _of_windows(
+    name: str, text: str, keys: pa.Schema, columns: Sequence[pa.Field], commit: Commit
+) -> StateTable:
+    """Return a table of parts of windows, which is read only if its name is given."""
+    operator = SESSIONS if name == SESSIONS else "windows"
+    shards = range(len(commit.bases))
+    return StateTable(operator, name, text, keys, pa.schema(columns), shards, by_name=True)
+
+
+def _first_open(courses: Sequence[WindowSequence], watermark: Micros) -> int | None:
+    """Return the first pane that some window needs after a watermark; None for all."""
+    if watermark == MINUS_INFINITY:
+        return None
+    return min(course.first_open(watermark) for course in courses)
