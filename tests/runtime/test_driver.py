@@ -11,7 +11,8 @@ from icestream.core.errors import CheckpointError, DefinitionError, InputError
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, read_rows
-from icestream.runtime.version.settings import LEAST_QUOTA, Settings
+from icestream.runtime.version.quotas import LEAST_QUOTA
+from icestream.runtime.version.settings import Settings
 from icestream.state.versions.commits import COMMITS, RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.live_segments import live_at
 from icestream.testing.simulated_disk import SimulatedDisk

@@ -17,7 +17,8 @@ from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.spark import remote
 from icestream.runtime.spark.remote import RemoteFiles
-from icestream.runtime.version.settings import LEAST_QUOTA, Settings
+from icestream.runtime.version.quotas import LEAST_QUOTA
+from icestream.runtime.version.settings import Settings
 from icestream.state.files import Files, LocalFiles
 
 SECOND = 1_000_000
