@@ -27,7 +27,7 @@ from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import check_mark
 from icestream.runtime.version.history import NEWER, history_folder
 from icestream.sql.expressions.parse import parse_item
-from icestream.sql.relations.definitions import Functions
+from icestream.sql.relations.names import Functions
 from icestream.state.log.format import TRAILER
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import PLAN, SEGMENTS, Commit

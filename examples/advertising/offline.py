@@ -40,10 +40,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from examples.advertising.generator import CLICK, IMPRESSION, SEARCH
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, numbers_of
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.kernels.ranges import numbers_of
 
 _TIME = pa.timestamp("us", tz="UTC")
 _MINUTE: Micros = 60_000_000

@@ -21,8 +21,8 @@ import pyarrow as pa
 from examples.market.generator import BEGIN, SYMBOLS
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import fractions, random_bits
+from icestream.demo.replay import EventFile, write_files
 
 PRICE, VOLUME, REVIEW = "price", "volume", "review"
 

@@ -25,8 +25,8 @@ import pyarrow as pa
 from icestream.core.arrays import Floats
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import fractions, random_bits
+from icestream.demo.replay import EventFile, write_files
 
 #: Thursday, 1 January 2026, 00:00 UTC
 BEGIN: Micros = 1_767_225_600 * 1_000_000

@@ -31,8 +31,8 @@ import pyarrow as pa
 from examples.market.walk import walk
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import fractions, random_bits
+from icestream.demo.replay import EventFile, write_files
 
 #: made-up names, not stocks of any exchange
 SYMBOLS: tuple[str, ...] = tuple(

@@ -54,8 +54,7 @@ from examples.recommender.workload import (
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval, parse_bytes, parse_interval
-from icestream.demo.event_files import EventFile
-from icestream.demo.replay import Replay
+from icestream.demo.replay import EventFile, Replay
 from icestream.demo.results import ResultFiles
 from icestream.demo.running import DemoQuery, demo_folder, demo_session, follow, wide_console
 

@@ -33,9 +33,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Floats, Ints
+from icestream.core.arrays import Floats, Ints, numbers_of
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.ranges import numbers_of
 
 _PAIRS_AT_ONCE = 1 << 21
 

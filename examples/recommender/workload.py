@@ -31,8 +31,8 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import fractions, random_bits
+from icestream.demo.replay import EventFile, write_files
 
 #: values of the column `stream`: an update, a request answered once, and the two ends of a
 #: standing request

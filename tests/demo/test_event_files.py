@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.demo.event_files import write_files
+from icestream.demo.replay import write_files
 
 PIECES = [
     (pa.table({"symbol": ["A"] * rows}), until) for rows, until in ((2, 10), (0, 20), (3, 30))

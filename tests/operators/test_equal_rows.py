@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from icestream.state.identities import slice_bounds
+from icestream.core.arrays import slice_bounds
 
 
 def test_bounds_of_slices() -> None:

@@ -20,11 +20,10 @@ from typing import Any, Self
 from pyspark.sql import Column, DataFrame
 
 from icestream.api.columns import column_names
-from icestream.api.dataframe_methods import GroupMethods
+from icestream.api.dataframe_methods import GroupMethods, ProjectedRows
 from icestream.api.event_writer import together
 from icestream.api.events import Events
 from icestream.api.functions import AggregateExpression, as_column, count
-from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
 from icestream.api.stream_methods import GroupedEvents, StreamMethods
 from icestream.api.window_rows import OWN_GAPS, reads_events, rows_of_statement, rows_of_windows

@@ -20,8 +20,7 @@ from icestream.api.events import Events, events_of
 from icestream.api.query_warnings import warn_of_linecutting
 from icestream.api.result import Result, WindowWords, listed_columns, result_of
 from icestream.api.shared_plan import StreamInput
-from icestream.api.steps import StepWords
-from icestream.api.update_result import UpdateResult
+from icestream.api.update_result import StepWords, UpdateResult
 from icestream.api.updates import LatestBy, key_names, latest_by
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval

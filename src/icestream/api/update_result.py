@@ -2,23 +2,25 @@
 
 Idea: a step knows its stream. Steps over the same stream, started together, share one plan with a
 view for each; those over newest values share one queue.
-"""
 
-# The names are those of PySpark's DataFrames.
+A stream, an update stream and windows of one have the same three words for steps; they differ in
+which rows a step gets: every event, the newest row of each key, or the newest answer of each key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from icestream.api.columns import quoted
-from icestream.api.projection import ProjectedRows
+from icestream.api.dataframe_methods import ProjectedRows
 from icestream.api.shared_plan import (
     BuiltQuery,
     StreamInput,
@@ -32,12 +34,14 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.latest.pre_queue import columns_of, ranks_of
-from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.step import ARROW, PANDAS, ROWS, UpdateStep
 from icestream.operators.latest.window_aggregate import END
 from icestream.plan.nodes.updates import Latest, Updates, column
 from icestream.runtime.spark.arrow_types import from_arrow_schema, from_arrow_type
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from icestream.api.updates import LatestBy
 
 
@@ -176,3 +180,69 @@ def _columns(columns: pa.Schema, part: StreamInput, number: int) -> list[Column]
         ).alias(column(place))
         for place, each in enumerate(columns)
     ]
+
+
+ArrowFunction = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
+RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
+
+
+class StepWords:
+    """What steps can be applied to."""
+
+    @abstractmethod
+    def _served(
+        self, function: Any, schema: str | pa.Schema, form: str, retries: int
+    ) -> UpdateResult:
+        """Return the rows of a step."""
+
+    def apply(
+        self, function: ArrowFunction, schema: str | pa.Schema, *, retries: int = 0
+    ) -> UpdateResult:
+        """Apply an expensive step to many rows at once: the newest of each key, or every event.
+
+        Args:
+            function: takes an Arrow record batch, of an update stream with one row per key that is
+                served, and returns rows as a record batch or table.
+            schema: the columns it returns, as text or an Arrow schema; they include the key.
+            retries: how often the function is called again if it fails.
+
+        Examples:
+            >>> calls.latestBy("symbol").apply(
+            ...     lambda batch: batch.select(["symbol", "price"]), "symbol string, price double"
+            ... ).columns
+            ['symbol', 'price']
+        """
+        return self._served(function, schema, ARROW, retries)
+
+    def applyInPandas(
+        self,
+        function: Callable[[pd.DataFrame], pd.DataFrame],
+        schema: str | pa.Schema,
+        *,
+        retries: int = 0,
+    ) -> UpdateResult:
+        """Apply an expensive step to many rows at once, as pandas frames; see `apply`.
+
+        Examples:
+            >>> calls.latestBy("symbol").applyInPandas(
+            ...     lambda frame: frame[["symbol", "price"]], "symbol string, price double"
+            ... ).columns
+            ['symbol', 'price']
+        """
+        return self._served(function, schema, PANDAS, retries)
+
+    def map(
+        self, function: RowFunction, schema: str | pa.Schema, *, retries: int = 0
+    ) -> UpdateResult:
+        """Apply an expensive step to one row at a time; the function maps dictionaries.
+
+        A row for which the function returns None is dropped.
+
+        Examples:
+            >>> calls.latestBy("symbol").map(
+            ...     lambda row: {"symbol": row["symbol"], "twice": row["price"] * 2},
+            ...     "symbol string, twice double",
+            ... ).columns
+            ['symbol', 'twice']
+        """
+        return self._served(function, schema, ROWS, retries)

@@ -18,8 +18,7 @@ from icestream.api.columns import quoted
 from icestream.api.functions import AggregateExpression
 from icestream.api.pre_queue import condition_of
 from icestream.api.shared_plan import aggregate_of, answer_name, check_aggregates
-from icestream.api.steps import StepWords
-from icestream.api.update_result import UpdateResult, built
+from icestream.api.update_result import StepWords, UpdateResult, built
 from icestream.operators.dataflow.steps import unchanged
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy

@@ -21,8 +21,7 @@ from icestream.api.columns import as_spelled, resolving, spark_columns
 from icestream.api.dataframe_methods import ColumnMethods
 from icestream.api.pre_queue import arriving, condition_of, inputs_by_trust, moved, texts_of
 from icestream.api.shared_plan import StreamInput
-from icestream.api.steps import StepWords
-from icestream.api.update_result import UpdateResult, built, common_columns, explained
+from icestream.api.update_result import StepWords, UpdateResult, built, common_columns, explained
 from icestream.api.update_windows import UpdateWindowed
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError

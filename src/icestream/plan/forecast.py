@@ -33,7 +33,7 @@ from icestream.plan.events.pane_windows import PaneWindows
 from icestream.plan.grid import cost, lower
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.grid.space_formulas import BLOCK_BYTES, TrafficEstimate, traffic
-from icestream.plan.joins.cost import (
+from icestream.plan.joins.order import (
     HEAD_BYTES,
     StreamStatistics,
     results_of,

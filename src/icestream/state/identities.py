@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.kernels import sorted_run
@@ -109,13 +108,3 @@ def places_among(id_high: Ids, id_low: Ids, others_id_high: Ids, others_id_low: 
     place = np.full(len(heads), -1, dtype=np.int64)
     place[numbers[: len(others_id_high)]] = np.arange(len(others_id_high))
     return place[numbers[len(others_id_high) :]]
-
-
-def slice_bounds(*columns: npt.NDArray[Any]) -> Ints:
-    """Return where rows that are equal in all columns begin in sorted columns, and the end."""
-    rows = len(columns[0])
-    fresh = np.zeros(rows + 1, dtype=np.bool_)
-    fresh[0] = fresh[rows] = True
-    for column in columns:
-        fresh[1:-1] |= column[1:] != column[:-1]
-    return np.flatnonzero(fresh)

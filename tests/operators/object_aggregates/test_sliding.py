@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icestream.kernels.ranges import numbers_of
+from icestream.core.arrays import numbers_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.sliding import Slides
 from icestream.operators.object_aggregates.states import any_function_of

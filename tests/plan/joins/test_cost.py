@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from icestream.plan.joins.cost import HEAD_BYTES, StreamStatistics, results_of, state_of
+from icestream.plan.joins.order import HEAD_BYTES, StreamStatistics, results_of, state_of
 
 
 def test_oracle_expected_results_are_those_of_evenly_spread_keys() -> None:

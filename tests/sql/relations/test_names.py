@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.relations.definitions import Functions
+from icestream.sql.relations.names import Functions
 from tests.fixtures.cql_statements import Description, NameScope, describe
 
 SCOPE = NameScope(

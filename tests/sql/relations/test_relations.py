@@ -8,7 +8,7 @@ from sqlglot import exp
 from icestream.core.errors import DefinitionError
 from icestream.sql.relations.brackets import parse_statement
 from icestream.sql.relations.conditions import parts_of
-from icestream.sql.relations.definitions import Functions, NamedRelation, SourceTable
+from icestream.sql.relations.names import Functions, NamedRelation, SourceTable
 from icestream.sql.relations.read import read_query
 from icestream.sql.relations.rules import simplified
 from icestream.sql.relations.show import shown

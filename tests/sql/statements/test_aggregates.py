@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.relations.definitions import Functions
+from icestream.sql.relations.names import Functions
 from icestream.sql.statements.aggregates import ABSENT, NAMES, SIGNATURES, AggregateCall
 from tests.fixtures.cql_statements import NameScope, describe
 

@@ -41,8 +41,8 @@ from icestream.demo.call_centre.distributions import (
     service_factors,
 )
 from icestream.demo.call_centre.schema import ARROW_SCHEMA
-from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import Words, fractions, random_bits
+from icestream.demo.replay import EventFile, write_files
 
 _SECOND: Micros = 1_000_000
 _DAY: Micros = 86_400 * _SECOND

@@ -25,7 +25,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.dataflow import group_chunks
 from icestream.inspect.rewriting.changes import ShardRewrite
-from icestream.inspect.rewriting.field_conversion import FieldConversion
+from icestream.inspect.rewriting.evolved_windows import FieldConversion
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.dataflow.stores import ColdOptions, ShardStores
 from icestream.operators.folding.exact_rows import ExactRows, copies_of

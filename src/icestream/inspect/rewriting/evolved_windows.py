@@ -10,13 +10,15 @@ Invariants:
    (`test_oracle_windows_go_on_with_other_aggregates`).
 2. Panes are read twice, some at a time; state larger than the memory is converted
    (`test_bounded_windows_larger_than_memory_go_on`).
+3. Carried fields keep every bit, and new ones are those of no events
+   (`test_oracle_windows_go_on_with_other_aggregates`).
 
 Cost: all panes or open sessions of the shard are read and written; all its keys are in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +26,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, Table
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.window_parts import (
     LoggedKeys,
@@ -34,10 +36,10 @@ from icestream.inspect.adapters.window_parts import (
 )
 from icestream.inspect.adapters.windows import NoInputs, kept
 from icestream.inspect.rewriting.changes import ShardRewrite
-from icestream.inspect.rewriting.field_conversion import FieldConversion
 from icestream.inspect.rewriting.panes import check
+from icestream.kernels import double_sums, field_words
 from icestream.operators.folding.exact_rows import ExactRows
-from icestream.operators.folding.fields import Layout
+from icestream.operators.folding.fields import Field, Layout, SumExtent
 from icestream.operators.folding.fold import identified
 from icestream.operators.object_aggregates.operator import ObjectOperator
 from icestream.operators.object_aggregates.states import ObjectSpec, States
@@ -211,3 +213,44 @@ class _ConvertedPanes(NoInputs):
             yield pa.RecordBatch.from_arrays(
                 [pa.array(each.panes), *rows.columns], ["pane", *rows.schema.names]
             )
+
+
+@dataclass(frozen=True)
+class FieldConversion:
+    """Which words of rows become which, where a query has other fields than before."""
+
+    layout: Layout
+    #: fields of the new layout, with the old ones that they go on with
+    carried: Mapping[Field, Field | None]
+
+    def of(self, rows: ExactRows) -> ExactRows:
+        """Return rows with the new fields; words in front of them stay."""
+        old, head = rows.layout, rows.fields_at
+        extents: dict[Field | None, SumExtent] = dict(zip(old.sums, old.bounds, strict=True))
+        layout = self.layout.widened(
+            extents.get(self.carried[field], SumExtent()) for field in self.layout.sums
+        )
+        out = np.empty((len(rows), head + layout.field_words), dtype=np.int64)
+        out[:, :head] = rows.table[:, :head]
+        out[:, head:] = layout.at.identity
+        for field, source in self.carried.items():
+            if source is not None:
+                words = _words(rows.table[:, head:], old, source)
+                target = _place(layout, field)
+                if words.shape[1] < target.stop - target.start:
+                    words = np.column_stack([words, words >> 63])
+                out[:, head:][:, target] = words
+        return ExactRows(layout, out)
+
+
+def _words(fields: Table, layout: Layout, field: Field) -> Table:
+    return fields[:, _place(layout, field)]
+
+
+def _place(layout: Layout, field: Field) -> slice:
+    """Return the words of a field."""
+    if not field.adds_doubles:
+        first = layout.place(field)
+        return slice(first, first + field_words.WORDS[field.op])
+    first, _, count, specials = layout.at.sums_at[layout.sums.index(field)].tolist()
+    return slice(first, first + count + double_sums.SPECIALS * (specials >= 0))

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Mask, Table
+from icestream.core.arrays import Ints, Mask, Table, slice_bounds
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.kernels.frames import moving as kernels
@@ -39,7 +39,6 @@ from icestream.operators.frames.tuples import TupleRun
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.state.arena import Arena, write_at
-from icestream.state.identities import slice_bounds
 
 #: bytes of one piece of a snapshot
 PIECE_BYTES = 65536

@@ -31,14 +31,14 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints, Table, slice_bounds
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.packing import packed, unpack, unpacked
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.logged_operator import once, records_of
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.identities import IdRange, keep_ids, kept_ids, slice_bounds
+from icestream.state.identities import IdRange, keep_ids, kept_ids
 from icestream.state.table import CountedTable
 
 #: lifetime classes of blocks; settled tuples of several parents are written again as one sequence

@@ -45,7 +45,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from icestream.core.arrays import Ints, Mask, Table
+from icestream.core.arrays import Ints, Mask, Table, slice_bounds
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.grid.partitions import Partition
@@ -53,7 +53,6 @@ from icestream.operators.grid.slice_log import SliceLog
 from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.plan.windows.grid import Cumulative, Grid, Windows
 from icestream.state.files import LocalFiles
-from icestream.state.identities import slice_bounds
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
 

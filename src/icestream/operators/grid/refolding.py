@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints, Table, slice_bounds
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.sorted_runs import sorted_run
@@ -35,7 +35,6 @@ from icestream.operators.grid.slice_log import SliceLog, SlicePortion
 from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.operators.grid.two_stacks import TwoStacks
 from icestream.plan.windows.grid import Sliding
-from icestream.state.identities import slice_bounds
 from icestream.state.log.format import NO_MARKER
 
 

@@ -25,7 +25,7 @@ from typing import Protocol
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.arrays import Ids, Ints, Table, slice_bounds
 from icestream.core.times import Micros
 from icestream.operators.folding.exact_rows import (
     ExactRows,
@@ -39,7 +39,6 @@ from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.slices import SLICE, RecentSlices, Slices
-from icestream.state.identities import slice_bounds
 from icestream.state.log.format import Record
 from icestream.state.log.writer import SegmentWriter
 

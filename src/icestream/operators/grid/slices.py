@@ -22,10 +22,9 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.arrays import Ids, Ints, Table, slice_bounds
 from icestream.state.arena import PAGE, Arena
 from icestream.state.budget import Refused
-from icestream.state.identities import slice_bounds
 from icestream.state.table import CountedTable
 
 SLICE = np.dtype(

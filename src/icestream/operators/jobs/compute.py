@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.arrays import Ids, Ints, Mask, Slots, slice_bounds
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.window_runs import window_runs
 from icestream.operators.bad_rows import ROW_ERRORS, BadRows, Made
@@ -50,7 +50,6 @@ from icestream.operators.lifetimes.changes import (
 from icestream.operators.lifetimes.rows_by_group import woken
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
-from icestream.state.identities import slice_bounds
 
 START = "__start"
 END = "__end"

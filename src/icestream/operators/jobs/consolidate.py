@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints, Slots, slice_bounds
 from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
@@ -52,7 +52,6 @@ from icestream.operators.lifetimes.changes import (
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, first_rows, located, woken
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
-from icestream.state.identities import slice_bounds
 
 EMITTED_UNTIL = "__told"
 _SPAN = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)])

@@ -35,11 +35,10 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, numbers_of
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue.windows.key_times import going_up
-from icestream.kernels.ranges import numbers_of
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
 from icestream.operators.latest.update_stream import KeptKeys, KeyDirectory, UpdateStream, grown
 from icestream.sql.expressions.compile import Predicate

@@ -31,10 +31,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Mask
+from icestream.core.arrays import Ints, Mask, numbers_of
 from icestream.core.errors import DefinitionError
 from icestream.kernels.lifetimes.spans import merge_spans
-from icestream.kernels.ranges import numbers_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.folding.exact_rows import ExactRows

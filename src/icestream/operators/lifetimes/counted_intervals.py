@@ -21,9 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icestream.core.arrays import Ints, Mask
+from icestream.core.arrays import Ints, Mask, slice_bounds
 from icestream.core.times import Micros
-from icestream.state.identities import slice_bounds
 
 
 @dataclass(frozen=True, slots=True)

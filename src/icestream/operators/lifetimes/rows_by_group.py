@@ -23,9 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Mask, Slots
+from icestream.core.arrays import Ids, Ints, Mask, Slots, numbers_of
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.ranges import numbers_of
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import (
     DIFF,

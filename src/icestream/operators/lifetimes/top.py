@@ -40,11 +40,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Mask, Slots, Table
+from icestream.core.arrays import Ids, Ints, Mask, Slots, Table, numbers_of
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.lifetimes.top import fill_segments
-from icestream.kernels.ranges import numbers_of
 from icestream.operators.lifetimes.changes import (
     DIFF,
     PromptOperator,

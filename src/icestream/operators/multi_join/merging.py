@@ -34,10 +34,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints, Mask, Table
+from icestream.core.arrays import Ids, Ints, Mask, Table, numbers_of
 from icestream.core.times import INFINITY
 from icestream.kernels.multi_join.rows import LOG_RE
-from icestream.kernels.ranges import numbers_of
 from icestream.operators.multi_join.generations import (
     MARKER,
     RECORD,

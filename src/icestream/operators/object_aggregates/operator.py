@@ -38,7 +38,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, slice_bounds
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.folding.columns import window_column
 from icestream.operators.logged_operator import LoggedOperator, once
@@ -55,7 +55,7 @@ from icestream.operators.object_aggregates.tree import (
 )
 from icestream.operators.protocol import PastVersion, Shard, StateInputs
 from icestream.plan.windows.grid import Grid, WindowStep
-from icestream.state.identities import keep_ids, kept_ids, slice_bounds
+from icestream.state.identities import keep_ids, kept_ids
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE
 

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.arrays import Ids, Ints, Table, slice_bounds
 from icestream.kernels.field_words import combine_sorted
 from icestream.operators.aggregates.aggregate import Aggregate, AggregateSpec
 from icestream.operators.bad_rows import BadRows
@@ -36,7 +36,6 @@ from icestream.operators.object_aggregates.functions import failed_rows, functio
 from icestream.operators.object_aggregates.protocol import ObjectFunction, Types
 from icestream.operators.object_aggregates.ragged import owners
 from icestream.plan.windows.grid import Cumulative, Windows
-from icestream.state.identities import slice_bounds
 from icestream.state.keys import KeyCodec
 
 #: name of the time column of tuples

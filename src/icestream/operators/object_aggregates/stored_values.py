@@ -22,9 +22,8 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Floats, Ints, Mask, Table
+from icestream.core.arrays import Floats, Ints, Mask, Table, numbers_of
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.ranges import numbers_of
 from icestream.kernels.sliding_counts import DISTINCT, LISTED, MOST, RANKS
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.protocol import (

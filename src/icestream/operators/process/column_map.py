@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Mask
+from icestream.core.arrays import Ints, Mask, slice_bounds
 from icestream.core.errors import DefinitionError
 from icestream.operators.lifetimes.changes import taken
 from icestream.operators.process.column_state import (
@@ -35,7 +35,6 @@ from icestream.operators.process.declarations import EXPIRY, GONE, MapState
 from icestream.operators.process.grouping import last_puts
 from icestream.operators.process.stored_state import with_expiry
 from icestream.state.groups.spec import GroupRows
-from icestream.state.identities import slice_bounds
 from icestream.state.keys import KeyCodec
 
 

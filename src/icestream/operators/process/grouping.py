@@ -25,13 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Slots
-from icestream.kernels.ranges import numbers_of
+from icestream.core.arrays import Ids, Ints, Slots, numbers_of, slice_bounds
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of, taken
 from icestream.state.groups.directory import slot_order
 from icestream.state.groups.spec import GroupRows, Groups
-from icestream.state.identities import slice_bounds
 from icestream.state.keys import KeyCodec
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from icestream.core.units import format_bytes
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.plan.events.dataflow import Dataflow, described
-from icestream.plan.joins.cost import (
+from icestream.plan.joins.order import (
     ASSUMED_KEYS,
     ASSUMED_ROWS,
     StreamStatistics,

@@ -1,1 +1,1 @@
-"""Plans of joins: definition (`multi_join`), `tree`, `order` and `cost`."""
+"""Plans of joins: definition (`multi_join`), `tree` and `order` with its costs."""

@@ -17,22 +17,24 @@ Invariants:
 Cost: 3**n steps for n streams, n at most `MOST`; joins of more streams stay as written.
 
 Limits: a projection or another lifetime between two joins fixes their order, and so do streams with
-a column of the same name.
+a column of the same name. Keys are assumed to be uniform and, of two streams, the smaller set of
+keys to be part of the larger one; a skewed stream makes more results than expected.
 
-References: dynamic programming over sets of streams is textbook (Selinger et al., 1979).
+References: dynamic programming over sets of streams is textbook (Selinger et al., 1979); distinct
+counts under containment of value sets are textbook; flat joins that probe and keep no intermediate
+results: Viglas, Naughton, Burger (2003).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from icestream.operators.dataflow.steps import Filtering
-from icestream.plan.joins.cost import ALIKE, ASSUMED_KEYS, ASSUMED_ROWS, HEAD_BYTES, row_bytes
 from icestream.plan.nodes.events import Joined, Mapped, Node
 from icestream.plan.nodes.spilling import WRITTEN
 from icestream.sql.expressions.compile import Predicate
@@ -44,6 +46,47 @@ _Condition = TypeVar("_Condition")
 #: columns with equal values
 Equals = frozenset[str]
 Keys = frozenset[Equals]
+
+
+#: bytes of a stored row besides its payload
+HEAD_BYTES = 32
+#: plans whose state differs by less than this fraction store about the same
+ALIKE = 0.1
+
+#: rows and keys of each stream, if nothing was measured
+ASSUMED_ROWS = 1_000_000
+ASSUMED_KEYS = 100_000
+
+
+class StreamStatistics(NamedTuple):
+    """The expectations for one stream while its rows are stored."""
+
+    #: rows that are stored at once: those of a window, or of the stream so far
+    rows: float
+    #: distinct keys among them
+    keys: float
+    #: bytes of the payload of a row
+    row_bytes: float
+
+
+def row_bytes(payload: pa.Schema) -> int:
+    """Return the bytes of a row for the cost of joins: text is as long as two numbers."""
+    return sum(8 if pa.types.is_primitive(each.type) else 16 for each in payload)
+
+
+def state_of(streams: Sequence[StreamStatistics]) -> float:
+    """Return the bytes that a join of streams is expected to store."""
+    return sum(each.rows * (each.row_bytes + HEAD_BYTES) for each in streams)
+
+
+def results_of(streams: Sequence[StreamStatistics]) -> float:
+    """Return the expected results, for the cost of joins: rows of all, for each common key."""
+    if any(each.keys == 0 for each in streams):
+        return 0.0
+    common = min(each.keys for each in streams)
+    for each in streams:
+        common *= each.rows / each.keys
+    return common
 
 
 @dataclass(frozen=True)

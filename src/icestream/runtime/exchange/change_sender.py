@@ -17,12 +17,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import slice_bounds
 from icestream.kernels.fold import routes_of
 from icestream.operators.dataflow.sorted_changes import by_group
 from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.runtime.exchange.parcels import ExchangeWriter
 from icestream.state.files import Files
-from icestream.state.identities import slice_bounds
 
 #: rows per shard, on average, and bytes that are collected before they are divided and written: of
 #: long sorted runs, a pass of the receiver reads few records

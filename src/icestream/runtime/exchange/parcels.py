@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, slice_bounds
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.dataflow.sorted_changes import between, by_group, first_and_last
 from icestream.operators.folding.exact_rows import ExactRows, packed, unpacked
@@ -34,7 +34,6 @@ from icestream.operators.lifetimes.changes import LE, column_of
 from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.writer import TableWriters
 from icestream.state.files import Files
-from icestream.state.identities import slice_bounds
 from icestream.state.log.format import ENTRY_DTYPE, SegmentInfo
 from icestream.state.log.ipc import read_batch, read_table, write_table
 from icestream.state.log.reader import SegmentReader

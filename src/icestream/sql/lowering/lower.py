@@ -40,8 +40,7 @@ from icestream.sql.lowering.in_spark import Staged, Static, located
 from icestream.sql.lowering.windows import built
 from icestream.sql.lowering.with_state import Flowing, temporary
 from icestream.sql.relations.conditions import all_of, join_conditions
-from icestream.sql.relations.definitions import NamedRelation
-from icestream.sql.relations.names import reference
+from icestream.sql.relations.names import NamedRelation, reference
 from icestream.sql.relations.over_changing_rows import needs_later_rows, over_changing
 from icestream.sql.relations.rules import sets_expanded, simplified
 from icestream.sql.relations.times import (

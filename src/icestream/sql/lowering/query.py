@@ -24,7 +24,7 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.sql.lowering.lower import lowered
 from icestream.sql.relations.brackets import parse_statement
-from icestream.sql.relations.definitions import Functions, NamedRelation, SourceTable, ViewText
+from icestream.sql.relations.names import Functions, NamedRelation, SourceTable, ViewText
 from icestream.sql.relations.read import read_query
 from icestream.sql.relations.rules import simplified
 from icestream.sql.relations.show import shown

@@ -12,8 +12,14 @@ from typing import Self
 from sqlglot import exp
 
 from icestream.core.text_errors import guess
-from icestream.sql.relations.definitions import Definitions, Functions, NamedRelation
-from icestream.sql.relations.names import ColumnNumbers, ColumnScope, resolved
+from icestream.sql.relations.names import (
+    ColumnNumbers,
+    ColumnScope,
+    Definitions,
+    Functions,
+    NamedRelation,
+    resolved,
+)
 from icestream.sql.relations.tree import Filter, Relation
 from icestream.sql.statements.aggregates import ABSENT, NAMES, CallReader, called
 from icestream.sql.statements.dialect import written

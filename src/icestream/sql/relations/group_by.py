@@ -19,12 +19,12 @@ from sqlglot import exp
 
 from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.conditions import parts_of
-from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.expressions import filtered, own_nodes
 from icestream.sql.relations.group_windows import read_window, window_call
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
+    NamedRelation,
     ScopedColumn,
     is_known,
     reference,

@@ -1,4 +1,4 @@
-"""Names of columns, resolved by scope.
+"""Names of statements: what they stand for, and columns, resolved by scope.
 
 Idea: a scope lists the columns that a clause sees, each with the names under which it may be
 called: its own, and that of its relation. Resolving replaces a name by the column itself.
@@ -11,15 +11,15 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import guess
-from icestream.sql.relations.tree import WindowTable
+from icestream.sql.relations.tree import Relation, WindowTable
 from icestream.sql.statements.tokens import Text
 
 
@@ -189,3 +189,52 @@ def _ambiguous(node: exp.Column, scope: ColumnScope, text: Text) -> DefinitionEr
 
 def _names(entries: Iterable[ScopedColumn]) -> list[str]:
     return list(dict.fromkeys(each.name for each in entries if each.starred))
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A stream or a static table that the user passed."""
+
+    name: str
+    columns: tuple[str, ...]
+    #: column of the event time; None for a static table
+    time: str | None
+
+
+@dataclass(frozen=True)
+class ViewText:
+    """A query that was given a name, with the names it sees."""
+
+    tree: exp.Expr
+    text: Text
+    names: Mapping[str, SourceTable | ViewText]
+    #: where the name came with names for its columns
+    columns: Sequence[exp.Expr] = ()
+
+
+Definitions = Mapping[str, SourceTable | ViewText]
+
+
+@dataclass(frozen=True)
+class Functions:
+    """The functions that a statement may call."""
+
+    #: lower-case names of the user's own aggregates
+    own: frozenset[str] = frozenset()
+    #: well-known functions of Spark, for suggestions
+    known: Collection[str] = ()
+    #: returns whether Spark has a function
+    exists: Callable[[str], bool] = field(default=lambda name: True)
+
+
+@dataclass(frozen=True)
+class NamedRelation:
+    """A relation and the names of its columns."""
+
+    relation: Relation
+    scope: ColumnScope
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Return the names that the user sees, and the columns."""
+        return [(each.name, each.column) for each in self.scope.entries if each.starred]

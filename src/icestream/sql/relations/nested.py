@@ -22,9 +22,8 @@ from typing import TypeGuard
 from sqlglot import exp
 
 from icestream.sql.relations.conditions import all_of, parts_of
-from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.expressions import ExpressionReader, filtered, own_nodes
-from icestream.sql.relations.names import ColumnScope, is_known, reference
+from icestream.sql.relations.names import ColumnScope, NamedRelation, is_known, reference
 from icestream.sql.relations.tree import Conditions, Join, Relation, reads_only
 from icestream.sql.statements.aggregates import called
 

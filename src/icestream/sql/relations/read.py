@@ -21,12 +21,15 @@ from icestream.core.text_errors import TextSpan, guess
 from icestream.plan.windows.frame import Frame
 from icestream.sql.relations.brackets import BRACKETS, Brackets, read_brackets
 from icestream.sql.relations.conditions import parts_of
-from icestream.sql.relations.definitions import Definitions, Functions, NamedRelation, ViewText
 from icestream.sql.relations.group_windows import read_window, window_call
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
+    Definitions,
+    Functions,
+    NamedRelation,
     ScopedColumn,
+    ViewText,
     reference,
     resolved,
 )

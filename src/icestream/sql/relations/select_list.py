@@ -14,10 +14,10 @@ from dataclasses import replace
 from sqlglot import exp
 
 from icestream.core.text_errors import TextSpan
-from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.group_by import GroupReader, SelectItem, windows_of
 from icestream.sql.relations.names import (
     ColumnScope,
+    NamedRelation,
     ScopedColumn,
     is_known,
     reference,

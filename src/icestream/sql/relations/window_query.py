@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from icestream.sql.relations.definitions import NamedRelation
-from icestream.sql.relations.names import ColumnScope
+from icestream.sql.relations.names import ColumnScope, NamedRelation
 from icestream.sql.relations.tree import (
     Conditions,
     Filter,

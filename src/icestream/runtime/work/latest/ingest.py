@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints
+from icestream.core.arrays import Ids, Ints, slice_bounds
 from icestream.kernels.fold import routes_of
 from icestream.operators.latest.coalescing import (
     ORIGIN,
@@ -29,7 +29,6 @@ from icestream.plan.nodes.queries import SOURCE
 from icestream.plan.nodes.updates import Updates, column
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import EventTimeCheck
-from icestream.state.identities import slice_bounds
 
 #: kinds of records: the newest update of each key, and every event
 NEWEST, EVERY = range(2)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, slice_bounds
 from icestream.kernels.fold import routes_of
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.exact_rows import ExactRows
@@ -37,7 +37,6 @@ from icestream.plan.grid.lower import liftable, tuple_keys, whole_stream, window
 from icestream.plan.nodes.queries import TIME, Plan
 from icestream.plan.windows.grid import Grid
 from icestream.runtime.exchange.parcels import ENTRIES, ExchangeWriter
-from icestream.state.identities import slice_bounds
 from icestream.state.keys import KeyCodec
 
 #: maximum and minimum bytes of the table in which entries are folded before they are sent

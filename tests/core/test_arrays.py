@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.kernels.ranges import numbers_of
+from icestream.core.arrays import numbers_of
 
 
 @given(st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 9))))
