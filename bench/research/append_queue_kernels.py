@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints
 from icestream.kernels.compile import lean_kernel
 from icestream.kernels.hashing import mix_high
 from icestream.kernels.queue.order import (
@@ -33,7 +33,7 @@ from icestream.kernels.queue.order import (
     ReaderArrays,
 )
 from icestream.kernels.queue.queue import CellArrays, accept_one, is_linked
-from icestream.kernels.queue.staleness import NONE, Reals, settle
+from icestream.kernels.queue.staleness import NONE, settle
 from icestream.kernels.queue.unit_chains import free_row, read_row, take_row, write_row
 
 #: word of a key that has no turn here: its oldest update shed since the last that was kept
@@ -66,7 +66,7 @@ class LineArrays(NamedTuple):
 
     facts: Ints
     #: the fraction of updates that is shed
-    shedding: Reals
+    shedding: Floats
 
 
 @lean_kernel

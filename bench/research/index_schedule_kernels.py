@@ -22,11 +22,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.research.service_price import PRICE, even_wait, learn_price, learnt_price, worth_of
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints
 from icestream.kernels.compile import kernel
 from icestream.kernels.queue.order import HEAD, NEXT, SINCE, WAITING, ReaderArrays
 from icestream.kernels.queue.queue import ARRIVED, COUNT, GAP, CellArrays
-from icestream.kernels.queue.staleness import Reals
 
 #: gaps are even below this; weight of the last gap in that estimate
 EVEN = 0.1
@@ -39,10 +38,10 @@ class IndexArrays(NamedTuple):
     """What INDEX knows of each key besides its row in the queue."""
 
     #: words of the price of a service, those of `service_price`
-    price: Reals
-    weights: Reals
+    price: Floats
+    weights: Floats
     #: how uneven the gaps between updates are; 0 for a clock
-    uneven: Reals
+    uneven: Floats
     latest: Ints
 
 

@@ -33,8 +33,8 @@ import math
 
 import numpy as np
 
+from icestream.core.arrays import Floats
 from icestream.kernels.compile import kernel
-from icestream.kernels.queue.staleness import Reals
 
 #: words of a price, after the cost of a service: the price in use, services seen, the price at
 #: which keys are served when they should be, the derivative of that wait by the price, services
@@ -90,7 +90,7 @@ def even_wait(waited: float, left: float, gap: float, price: float) -> float:
 
 
 @kernel
-def learnt_price(facts: Reals) -> float:
+def learnt_price(facts: Floats) -> float:
     """Return the current estimate of the price of a service."""
     ended = facts[ABSORBED] + facts[IDLED]
     if facts[COST] <= 0.0 or ended <= 0.0:
@@ -101,7 +101,7 @@ def learnt_price(facts: Reals) -> float:
 
 @kernel
 def learn_price(
-    facts: Reals, waited: int, gap: float, weight: float, now: int, others: int
+    facts: Floats, waited: int, gap: float, weight: float, now: int, others: int
 ) -> None:
     """Update the estimate of the price from a service that begins now, of a key that waited."""
     cost = facts[COST]

@@ -35,7 +35,7 @@ from icestream.plan.computation import Computation
 from icestream.plan.nodes.queries import Plan, Source
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery, Splits, read_rows
-from icestream.runtime.version import settings
+from icestream.runtime.version import quotas
 from icestream.runtime.version.settings import Settings
 from icestream.state import snapshot_schedule
 from icestream.state.files import Files
@@ -126,7 +126,7 @@ def staged(*, tight: bool = False) -> Iterator[None]:
         stack.enter_context(mock.patch.object(snapshot_schedule, "AT_LATEST", 5))
         if tight:
             stack.enter_context(mock.patch.object(operator, "SLICE_BYTES", 1024))
-            stack.enter_context(mock.patch.object(settings, "LEAST_QUOTA", 1024))
+            stack.enter_context(mock.patch.object(quotas, "LEAST_QUOTA", 1024))
         yield
 
 

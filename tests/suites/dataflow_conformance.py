@@ -33,7 +33,7 @@ from icestream.operators.dataflow.results import CHANGE, LIFETIME
 from icestream.plan.events.dataflow import Dataflow
 from icestream.runtime.exchange import change_sender
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.version import settings
+from icestream.runtime.version import quotas
 from icestream.runtime.version.settings import Settings
 from icestream.state import snapshot_schedule
 from icestream.state.files import Files
@@ -139,8 +139,8 @@ def small_sizes(*, quota: int = 64 << 10, chunk: int = 64, snapshot: int = 2) ->
         (change_sender, "ENOUGH_BYTES", 0),
         (snapshot_schedule, "AFTER", snapshot),
         (snapshot_schedule, "AT_LATEST", snapshot + 1),
-        (settings, "LEAST_QUOTA", quota),
-        (settings, "LEAST_SHARE", 0),
+        (quotas, "LEAST_QUOTA", quota),
+        (quotas, "LEAST_SHARE", 0),
         (directory, "LEAST_SLOTS", 32),
         (heap, "LEAST_BLOCKS", 16),
     )

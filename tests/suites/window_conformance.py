@@ -29,7 +29,7 @@ from icestream.operators.grid import groups, operator, slice_log
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.exchange import parcels as exchange_parcels
 from icestream.runtime.local import LocalQuery, Splits
-from icestream.runtime.version import settings
+from icestream.runtime.version import quotas
 from icestream.state import snapshot_schedule
 from icestream.testing.conformance import EveryQuery
 from icestream.testing.simulated_disk import SimulatedDisk
@@ -72,7 +72,7 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
         stack.enter_context(mock.patch.object(module, "SLICE_BYTES", slice_bytes))
     stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", image_rows))
     stack.enter_context(mock.patch.object(exchange_parcels, "RECORD_BYTES", slice_bytes))
-    stack.enter_context(mock.patch.object(settings, "LEAST_QUOTA", 16 * slice_bytes))
+    stack.enter_context(mock.patch.object(quotas, "LEAST_QUOTA", 16 * slice_bytes))
     return stack
 
 

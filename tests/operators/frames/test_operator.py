@@ -22,7 +22,7 @@ from icestream.operators.frames import operator, tuples
 from icestream.operators.grid import groups
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.runtime.version import settings as resources
+from icestream.runtime.version import quotas
 from icestream.state import snapshot_schedule
 from icestream.testing.sources import (
     SECOND,
@@ -77,7 +77,7 @@ def small_blocks(block_bytes: int = 1024, snapshot: int = 2) -> Iterator[None]:
         for module in (operator, tuples):
             stack.enter_context(mock.patch.object(module, "BLOCK_BYTES", block_bytes))
         stack.enter_context(mock.patch.object(groups, "IMAGE_CHUNK", 16))
-        stack.enter_context(mock.patch.object(resources, "LEAST_QUOTA", 16 * block_bytes))
+        stack.enter_context(mock.patch.object(quotas, "LEAST_QUOTA", 16 * block_bytes))
         yield
 
 

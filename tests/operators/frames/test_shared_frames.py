@@ -22,7 +22,7 @@ from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.version import settings as resources
+from icestream.runtime.version import quotas
 from icestream.state import snapshot_schedule
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import BASE, VersionStore
@@ -72,7 +72,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BLOCK_BYTES", 1024)
     monkeypatch.setattr(tuples, "MOST_BLOCK_BYTES", 1024)
     monkeypatch.setattr(groups, "IMAGE_CHUNK", 16)
-    monkeypatch.setattr(resources, "LEAST_QUOTA", 16 * 1024)
+    monkeypatch.setattr(quotas, "LEAST_QUOTA", 16 * 1024)
     monkeypatch.setattr(snapshot_schedule, "AFTER", 2)
     monkeypatch.setattr(snapshot_schedule, "AT_LATEST", 3)
 

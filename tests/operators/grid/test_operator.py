@@ -20,7 +20,7 @@ from icestream.plan.computation import Computation
 from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.version import settings as resources
+from icestream.runtime.version import quotas
 from icestream.state.versions.commits import COMMITS, SEGMENTS
 from icestream.state.versions.ownership import Place
 from icestream.testing.sources import (
@@ -446,7 +446,7 @@ def test_a_budget_without_room_for_a_group_says_who_holds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = window_plan(keys=pa.schema([("name", pa.string())]))
-    monkeypatch.setattr(resources, "LEAST_QUOTA", 1)
+    monkeypatch.setattr(quotas, "LEAST_QUOTA", 1)
     monkeypatch.setattr(operator, "SLICE_BYTES", 1024)
     query = open_query(plan, str(tmp_path), budget=48 * 1024, shards=1)
     batch = pa.record_batch(

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Floats, Ints, Table
 from icestream.kernels.compile import kernel, lean_kernel
-from icestream.kernels.queue.staleness import FROM, NONE, Reals, RealTable
+from icestream.kernels.queue.staleness import FROM, NONE, RealTable
 
 #: rows of keys as half words
 Links = npt.NDArray[np.int32]
@@ -67,7 +67,7 @@ class ReaderArrays(NamedTuple):
     """The arrays of one reader of a queue."""
 
     facts: Ints
-    settings: Reals
+    settings: Floats
     #: row of each key, as integers, as floats and as half words
     keys: Table
     reals: RealTable

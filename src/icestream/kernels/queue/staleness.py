@@ -20,10 +20,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.arrays import Table
+from icestream.core.arrays import Floats, Table
 from icestream.kernels.compile import lean_kernel
 
-Reals = npt.NDArray[np.float64]
 RealTable = npt.NDArray[np.float64]
 
 #: no update is pending
@@ -49,7 +48,7 @@ def bin_of(value: float) -> int:
     return min(int(bits) - (1023 << BIN_BITS) + 1, BINS - 1)
 
 
-def bin_edges() -> Reals:
+def bin_edges() -> Floats:
     """Return the upper edge of every bin of staleness that kernels use, but the last."""
     step = np.arange(BINS - 1)
     octave, part = step >> BIN_BITS, step & ((1 << BIN_BITS) - 1)

@@ -89,6 +89,11 @@ class Aggregate:
     def columns(self) -> tuple[str, ...]:
         return () if self.column is None else (self.column, *self.others)
 
+    def of_inputs(self) -> Aggregate:
+        """Return the same function of its columns under their names as inputs of fields."""
+        inputs = tuple(map(input_name, self.columns))
+        return Aggregate.of(self.function, inputs, self.alias, self.parameters)
+
     @property
     def text(self) -> str:
         """Return the call, as plans show it."""
@@ -164,6 +169,11 @@ class AggregateSpec:
             if each.is_object:
                 msg = f"{each.function} (as {each.alias!r}) is not available over {where}"
                 raise DefinitionError(msg)
+
+
+def input_name(name: str) -> str:
+    """Return the name of a column of the payload as an input of fields."""
+    return f"input.{name}"
 
 
 def applicable(inputs: pa.Schema) -> Iterator[Aggregate]:

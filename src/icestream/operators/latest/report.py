@@ -16,14 +16,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from icestream.core.arrays import Floats
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.queue.staleness import BINS, PROFILE
 from icestream.state.queue.staleness import middles, quantile
 from icestream.state.queue.windows.spec import UpdateWindows
-
-Reals = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class StalenessIntegral:
         area: float,
         extent: float,
         most: Micros,
-        profile: Reals,
+        profile: Floats,
         averages: Mapping[int, int] | None = None,
     ) -> StalenessIntegral:
         busy = np.flatnonzero(profile.any(axis=1)).tolist()

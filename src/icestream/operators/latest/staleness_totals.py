@@ -24,9 +24,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue.order import APPLICATION, LARGEST, QUEUE
 from icestream.kernels.queue.queue import COUNT
@@ -37,8 +36,6 @@ from icestream.state.queue.arrays import Arrays
 from icestream.state.queue.cold_keys import ColdKeys
 from icestream.state.queue.reader import QueueReader
 from icestream.state.queue.staleness import add_ramps, averages_of_bins, bins_of_areas, ramps
-
-Reals = npt.NDArray[np.float64]
 
 #: kinds of staleness, in the order of reports
 KINDS = (APPLICATION, QUEUE)
@@ -55,7 +52,7 @@ class StalenessPeriods(NamedTuple):
 class StalenessSums:
     """The sums over all keys since the beginning, for one kind of staleness."""
 
-    profile: Reals
+    profile: Floats
     #: number of keys by the bin of their area
     spread: Ints
     area: float = 0.0
@@ -164,7 +161,7 @@ class ReaderStaleness:
                 yield self._cold.of_reader(rows, self._queue.order.bit)
 
 
-def largest_end(profile: Reals) -> int:
+def largest_end(profile: Floats) -> int:
     """Return the upper end of the last bin in which a ramp of staleness ends."""
     # a ramp that begins and ends in one bin leaves its length, but adds up to no ramp there
     ended = np.flatnonzero((profile[:, 0] > 0) | ((profile[:, 0] == 0) & (profile[:, 1] > 0)))

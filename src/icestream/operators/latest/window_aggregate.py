@@ -24,7 +24,6 @@ References: section 6.1.3 of the source named in `docs/papers.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -35,7 +34,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.marks import NOWHERE, obey_marks
-from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate, input_name
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import replace_extents, reshaped
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout, SumExtent
@@ -59,8 +58,8 @@ class MarkedAggregate:
 
     def __init__(self, payload: pa.Schema, aggregates: Sequence[Aggregate]) -> None:
         """Aggregate columns of a payload; DefinitionError for functions without words."""
-        self._types = {_inner(field.name): field.type for field in payload}
-        self._aggregates = tuple(_renamed(each) for each in aggregates)
+        self._types = {input_name(field.name): field.type for field in payload}
+        self._aggregates = tuple(each.of_inputs() for each in aggregates)
         self._layout = Layout.of(
             field for each in self._aggregates for field in each.fields(self._types)
         )
@@ -178,7 +177,7 @@ class MarkedAggregate:
 
     def _fold(self, read: WindowTuples, slots: Ints) -> None:
         columns = {
-            _inner(name): InputColumn(read.rows.column(name)) for name in read.rows.schema.names
+            input_name(name): InputColumn(read.rows.column(name)) for name in read.rows.schema.names
         }
         if self._layout.needs_order:
             numbers = np.arange(self._arrivals, self._arrivals + len(slots))
@@ -377,14 +376,3 @@ def _extents_of(state: State) -> list[SumExtent]:
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _inner(name: str) -> str:
-    return f"input.{name}"
-
-
-def _renamed(aggregate: Aggregate) -> Aggregate:
-    if aggregate.column is None:
-        return aggregate
-    others = tuple(_inner(name) for name in aggregate.others)
-    return replace(aggregate, column=_inner(aggregate.column), others=others)

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue.order import APPLICATION, QUEUE
 from icestream.kernels.queue.staleness import BINS, PROFILE
@@ -37,8 +36,6 @@ from icestream.operators.latest.update_stream import KeptKeys
 from icestream.state.queue.arrays import Arrays, grow_ahead
 from icestream.state.queue.staleness import add_ramps, bins_of_areas
 from icestream.state.queue.windows.queue import WindowQueue
-
-Reals = npt.NDArray[np.float64]
 
 #: numbers of each kind: area, keys times time, largest; then when all was last settled
 AREA, EXTENT, MOST = range(3)
@@ -106,9 +103,9 @@ class WindowStaleness:
         keys = len(self._queue.table)
         grow_ahead([(self._settled, keys), (self._areas, keys)])
 
-    def areas(self, kind: int) -> Reals:
+    def areas(self, kind: int) -> Floats:
         """Return the area of each key, in microseconds squared."""
-        areas: Reals = self._areas.view[: len(self._queue.table), kind]
+        areas: Floats = self._areas.view[: len(self._queue.table), kind]
         return areas
 
     def begins(self, at: Micros) -> None:

@@ -1,7 +1,7 @@
 """Answers of aggregates over the segments of time that events of a group span.
 
 Idea: every segment merges the words of the events that span it, for all segments at once, and
-functions without words are computed from the events themselves (`object_spans`). Nothing is
+functions without words are computed from the events themselves. Nothing is
 subtracted, so no field needs an inverse.
 
 A state that is a list of values is as large as its events: each segment is computed from the events

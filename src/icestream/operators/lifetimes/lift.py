@@ -35,7 +35,6 @@ References: aggregates pushed below joins (eager aggregation), here over lifetim
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -44,7 +43,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Mask, Slots
 from icestream.kernels import double_sums, field_words
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
-from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate, input_name
 from icestream.operators.aggregates.protocol import MergedFields
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import ExactRows, rows_with_sums, sums_column
@@ -101,8 +100,8 @@ class Lifting:
     def __init__(self, payload: pa.Schema, aggregates: Sequence[Aggregate]) -> None:
         """Lay out the words; DefinitionError for functions or types without words."""
         # inputs get names of their own: a column may have the name of the stream's time
-        self._types = {inner_name(field.name): field.type for field in payload}
-        self._aggregates = tuple(_renamed(each) for each in aggregates)
+        self._types = {input_name(field.name): field.type for field in payload}
+        self._aggregates = tuple(each.of_inputs() for each in aggregates)
         #: the fields of each aggregate
         self.fields = tuple(each.fields(self._types) for each in self._aggregates)
         layout = Layout.of(field for fields in self.fields for field in fields)
@@ -114,7 +113,7 @@ class Lifting:
         self.inputs = tuple(
             field.name
             for field in payload
-            if any(inner_name(field.name) in each.columns for each in layout.fields)
+            if any(input_name(field.name) in each.columns for each in layout.fields)
         )
         #: whether all fields have an inverse
         self.inverts = all(map(field_words.is_invertible, self.fold.layout.ops.tolist()))
@@ -126,7 +125,7 @@ class Lifting:
     def lifted(self, changes: pa.RecordBatch, copies: int = 1) -> ExactRows:
         """Return a row for each event, whatever its diff, with room to add up so many of them."""
         rows = changes.num_rows
-        columns = {inner_name(name): InputColumn(changes.column(name)) for name in self.inputs}
+        columns = {input_name(name): InputColumn(changes.column(name)) for name in self.inputs}
         if self.needs_order:
             columns[TIME] = InputColumn(began_of(changes))
             columns[ARRIVAL] = InputColumn(pa.array(np.zeros(rows, dtype=np.int64)))
@@ -163,18 +162,6 @@ def added_up(slots: Slots, le: Ints, re: Ints, words: ExactRows) -> tuple[Ints, 
     return heads[:count], words[:count]
 
 
-def inner_name(name: str) -> str:
-    """Return the name of a column of the payload as an input of fields."""
-    return f"input.{name}"
-
-
-def _renamed(aggregate: Aggregate) -> Aggregate:
-    if aggregate.column is None:
-        return aggregate
-    others = tuple(map(inner_name, aggregate.others))
-    return replace(aggregate, column=inner_name(aggregate.column), others=others)
-
-
 #: column that is null in the events of the right side
 OF_LEFT = "__of_left"
 
@@ -194,7 +181,7 @@ class PairLifting(Lifting):
         self._left = frozenset(
             each
             for each in self.fold.layout.fields
-            if {*each.columns} <= {inner_name(name) for name in left} and each != ROWS
+            if {*each.columns} <= {input_name(name) for name in left} and each != ROWS
         )
         self._right = frozenset(self.fold.layout.fields) - self._left - {ROWS, self._mark}
 

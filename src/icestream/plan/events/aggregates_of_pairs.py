@@ -26,11 +26,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from icestream.operators.aggregates.aggregate import input_name
 from icestream.operators.dataflow.steps import Filtering, Padding, Projecting
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.join import StreamJoin
-from icestream.operators.lifetimes.lift import OF_LEFT, inner_name
+from icestream.operators.lifetimes.lift import OF_LEFT
 from icestream.plan.events.current_rows import never_ends
 from icestream.plan.events.final_answers import emitted_once
 from icestream.plan.events.placement import equal_columns
@@ -91,7 +92,7 @@ def _of_sides(node: Node, uses: Counter[int], *, final: bool) -> Applied | None:
         return None
     mine = [name for name in read if name in left.columns.names]
     theirs = [name for name in read if name not in mine]
-    sides = {inner_name(name) for name in mine}, {inner_name(name) for name in theirs}
+    sides = {input_name(name) for name in mine}, {input_name(name) for name in theirs}
     fields = answers.lifting.fold.layout.fields
     if not {*theirs} <= {*right.columns.names} or not all(
         any({*each.columns} <= side for side in sides) for each in fields

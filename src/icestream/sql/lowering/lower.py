@@ -29,7 +29,6 @@ from icestream.api.events import Events
 from icestream.api.result import Result
 from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
-from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import with_features
 from icestream.plan.nodes.events import FromSource, Mapped, Node, United
@@ -206,7 +205,7 @@ class Lowering:
     # -- row by row ------------------------------------------------------------------------
 
     def _filtered(self, rows: Rows, condition: exp.Expr) -> Rows:
-        with located(self._text, self._place(condition)):
+        with located(self._text, self._text.place_of(condition)):
             if isinstance(rows, Flowing):
                 return with_state.filtered(rows, condition)
             return in_spark.filtered(rows, condition)
@@ -219,15 +218,12 @@ class Lowering:
         except Exception:
             # find the item that caused it
             for name, each in items.items():
-                with located(self._text, self._place(each)):
+                with located(self._text, self._text.place_of(each)):
                     if isinstance(rows, Flowing):
                         with_state.projected(rows, {name: each})
                     else:
                         in_spark.projected(rows, {name: each})
             raise
-
-    def _place(self, node: exp.Expr) -> TextSpan:
-        return self._text.place_of(node)
 
     def _windowed(self, table: WindowTable) -> Rows:
         rows = self.rows(table.input)

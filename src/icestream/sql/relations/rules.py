@@ -22,6 +22,7 @@ from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
 from icestream.sql.relations.conditions import join_conditions, split
+from icestream.sql.relations.expressions import filtered
 from icestream.sql.relations.names import reference
 from icestream.sql.relations.over_changing_rows import needs_later_rows, over_changing
 from icestream.sql.relations.times import is_changing, time_of
@@ -73,14 +74,14 @@ def conditions_pushed(  # noqa: PLR0911 - one for each kind of relation
         case Grouped():
             below, above = _split_at_groups(relation, conditions)
             below = tuple(substituted(each, relation.keys) for each in below)
-            return _filtered(
+            return filtered(
                 replace(relation, input=conditions_pushed(relation.input, below)), above
             )
         case WindowTable():
             below, above = split(conditions, relation.input.columns)
             if not relation.on_a_grid:
                 below, above = (), conditions
-            return _filtered(
+            return filtered(
                 replace(relation, input=conditions_pushed(relation.input, below)), above
             )
         case Lasting() | Streamed():
@@ -93,7 +94,7 @@ def conditions_pushed(  # noqa: PLR0911 - one for each kind of relation
                 for call in relation.calls.values()
             ]
             below, above = split(conditions, set.intersection(*partitions))
-            return _filtered(
+            return filtered(
                 replace(relation, input=conditions_pushed(relation.input, below)), above
             )
         case UnionAll():
@@ -106,11 +107,7 @@ def conditions_pushed(  # noqa: PLR0911 - one for each kind of relation
                 below = tuple(substituted(each, names) for each in conditions)
                 parts.append(conditions_pushed(part, below))
             return replace(relation, parts=tuple(parts))
-    return _filtered(relation, conditions)
-
-
-def _filtered(relation: Relation, conditions: Conditions) -> Relation:
-    return Filter(relation, conditions) if conditions else relation
+    return filtered(relation, conditions)
 
 
 def _split_at_groups(grouped: Grouped, conditions: Conditions) -> tuple[Conditions, Conditions]:
@@ -143,7 +140,7 @@ def _pushed_into_join(join: Join, conditions: Conditions) -> Relation:
             moved += on.left
         rest = tuple(each for each in join.on if not any(each is other for other in moved))
     sides = conditions_pushed(join.left, of_left), conditions_pushed(join.right, of_right)
-    return _filtered(replace(join, left=sides[0], right=sides[1], on=rest), above)
+    return filtered(replace(join, left=sides[0], right=sides[1], on=rest), above)
 
 
 def _pushed_into_top(top: Top, conditions: Conditions) -> Relation:
@@ -158,7 +155,7 @@ def _pushed_into_top(top: Top, conditions: Conditions) -> Relation:
     names = {each.name for each in top.partition if isinstance(each, exp.Column)}
     below, above = split(others, names)
     changed = replace(top, input=conditions_pushed(top.input, below), count=count)
-    return _filtered(changed, above)
+    return filtered(changed, above)
 
 
 def rank_limit(condition: exp.Expr, rank: str) -> int | None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue import update_batches
@@ -34,7 +34,7 @@ from icestream.kernels.queue.staleness import NONE
 from icestream.state.keys import Identity
 from icestream.state.queue import staleness
 from icestream.state.queue.cells import KeyCells
-from icestream.state.queue.staleness import Reals, StalenessReport
+from icestream.state.queue.staleness import StalenessReport
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,9 @@ class QueueReader:
         cells = np.flatnonzero(self.cells.column(k.COUNT) > 0)
         return staleness.report(self.order.kernel, cells, self._began(now), now)
 
-    def staleness_of(self, id_high: Identity, id_low: Identity, now: Micros) -> tuple[Reals, Reals]:
+    def staleness_of(
+        self, id_high: Identity, id_low: Identity, now: Micros
+    ) -> tuple[Floats, Floats]:
         """Measure the average staleness of some known keys, of the queue and of the application.
 
         Examples:

@@ -22,15 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue import staleness as k
 from icestream.kernels.queue.order import APPLICATION, LARGEST, QUEUE, STALENESS_WORDS
 from icestream.kernels.queue.order import ReaderArrays as Arrays
-
-Reals = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ def report(reader: Arrays, cells: Ints, began: Micros, now: Micros) -> Staleness
     )
 
 
-def by_key(reader: Arrays, cells: Ints, began: Micros, now: Micros) -> tuple[Reals, Reals]:
+def by_key(reader: Arrays, cells: Ints, began: Micros, now: Micros) -> tuple[Floats, Floats]:
     """Measure the average staleness of each of some keys, of the queue and of the application."""
     span = max(now - began, 1)
     queue, application = (
@@ -74,7 +71,7 @@ def by_key(reader: Arrays, cells: Ints, began: Micros, now: Micros) -> tuple[Rea
     return queue, application
 
 
-def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Reals, Reals]:
+def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Floats, Floats, Floats]:
     """Return the area of each key's staleness, and the ends of the ramps that are open.
 
     Args:
@@ -93,7 +90,7 @@ def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Reals, Reals]:
     return areas, begins[is_open], ends[is_open]
 
 
-def add_ramps(profile: Reals, begins: Reals, ends: Reals) -> None:
+def add_ramps(profile: Floats, begins: Floats, ends: Floats) -> None:
     """Add ramps to a profile of staleness."""
     for values, sign in ((ends, 1.0), (begins, -1.0)):
         places = bins_of(values)
@@ -102,7 +99,7 @@ def add_ramps(profile: Reals, begins: Reals, ends: Reals) -> None:
 
 
 def _overall(
-    reader: Arrays, profile: Reals, cells: Ints, kind: int, times: tuple[Micros, Micros]
+    reader: Arrays, profile: Floats, cells: Ints, kind: int, times: tuple[Micros, Micros]
 ) -> Staleness:
     began, now = times
     span = now - began
@@ -120,7 +117,7 @@ def _overall(
     )
 
 
-def quantile(profile: Reals, total: float, part: float) -> float:
+def quantile(profile: Floats, total: float, part: float) -> float:
     """Return the value that staleness does not exceed for a fraction of all time.
 
     Args:
@@ -144,20 +141,20 @@ def quantile(profile: Reals, total: float, part: float) -> float:
     return float(edges[at - 1] + (edges[at] - edges[at - 1]) * (wanted - spent[at - 1]) / step)
 
 
-def bins_of(values: Reals) -> Ints:
+def bins_of(values: Floats) -> Ints:
     """Return the bins of many values of staleness, as `bin_of` does for one."""
     bits = np.maximum(values, 1.0).view(np.int64) >> (52 - k.BIN_BITS)
     bins = np.minimum(bits - (1023 << k.BIN_BITS) + 1, k.BINS - 1)
     return np.where(values < 1.0, 0, bins)
 
 
-def middles() -> Reals:
+def middles() -> Floats:
     """Return the staleness in the middle of every bin, off by less than 1/32; 0 for the first."""
     edges = k.bin_edges()
     return np.concatenate([[0.0], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
 
 
-def bins_of_areas(areas: Reals) -> Ints:
+def bins_of_areas(areas: Floats) -> Ints:
     """Return, for each area, the bin of the staleness that a ramp from 0 reaches with it."""
     return bins_of(np.sqrt(2 * areas))
 
