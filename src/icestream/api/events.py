@@ -25,7 +25,7 @@ from icestream.api.columns import as_spelled, column_names, quoted
 from icestream.api.event_writer import together
 from icestream.api.functions import AggregateExpression
 from icestream.api.query_warnings import warn_of_sliding
-from icestream.api.shared_plan import BuiltQuery, StreamInput, check_aggregates
+from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.stream_methods import StreamMethods
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -273,7 +273,9 @@ class Events(StreamMethods):
             ['agent', 'busy']
         """
         scope = self._scope("agg", "groupApply(keys, lambda group: group.agg(...))")
-        check_aggregates(aggregates)
+        if not aggregates or not all(isinstance(e, AggregateExpression) for e in aggregates):
+            msg = "agg takes Icestream's aggregates, for example ice.count(), ice.sum('price')"
+            raise DefinitionError(msg)
         inputs, found = aggregates_over(aggregates, self._node.payload, "*")
         before = self._selected(*map(quoted, scope.keys), *inputs)
         chosen = tuple(aggregate for aggregate, _ in found)
