@@ -77,6 +77,7 @@ class VersionShards:
         self.samples[shard // self.count] = made = ShardTask(
             shard=shard,
             place=self.placement[shard % self.count],
+            places=1 + max(self.placement),
             arena=self.before.arenas[shard] if self.before else None,
             named=self.named,
             lineage=ShardLineage.of(self.routes, shard) if self.changed else None,
