@@ -132,6 +132,11 @@ class Elasticity:
         return None if self._resharding.is_running else self._resharding.arenas
 
     @property
+    def reads(self) -> int | None:
+        """Return the version that shards to come are being made from; None if none are."""
+        return self._resharding.reads
+
+    @property
     def report(self) -> dict[str, Any]:
         """Return the part of the progress report about a change of shards."""
         return {
