@@ -149,6 +149,20 @@ def test_a_damaged_file_of_the_table_is_named_to_who_asks(
     assert failed.value.path.endswith(".parquet")
 
 
+def test_a_table_that_lost_its_last_version_has_it_again(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    def started(name: str) -> ice.Query:
+        counts = ice.stream(feed.stream(), "ts", slack="1 hour").groupBy("key").count()
+        return run(counts.writeStream.outputMode("now"), tmp_path / name)
+
+    started("chk")
+    newest = max((tmp_path / "chk/icestream/now/0").glob("manifest-*"))
+    newest.unlink()
+    feed.add(events(3).slice(0, 1))
+    assert rows_of(started("chk").table()) == rows_of(started("whole").table())
+
+
 def test_the_newest_row_of_a_key_is_in_the_table(feed: Feed, tmp_path: Path) -> None:
     stream = ice.stream(feed.stream(), "ts", slack="1 hour")
     query = run(stream.latestBy("key").writeStream.outputMode("now"), tmp_path / "chk")

@@ -24,12 +24,10 @@ from __future__ import annotations
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -175,8 +173,8 @@ def current_frame(
             return shape(_frame(spark, readers, schema)).localCheckpoint()
         except PySparkException:
             if tries == _TRIES - 1 or table.manifest() == manifest:
-                # what a task says of a damaged file, as an error of this process
-                deque(chain.from_iterable(read() for read in readers), maxlen=0)
+                for name in manifest.names if manifest else ():
+                    table.check(name)
                 raise
     raise AssertionError
 

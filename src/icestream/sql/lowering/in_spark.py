@@ -258,7 +258,7 @@ def with_copies(table: WindowTable, rows: Staged) -> Staged:
 
 
 def copied(rows: Staged, by: str | None = None) -> Staged:
-    """Lower windows of a statement to copies of rows that Spark makes; by the event time if None."""
+    """Lower windows of a statement to copies of rows that Spark makes, `by` the event time."""
     window, time = rows.window, quoted(by or rows.stream._parts[0].time)
     if window is None:
         return rows
