@@ -2,7 +2,8 @@
 
 Idea: forked workers share compiled kernels, pyarrow and numpy instead of loading them again. A
 worker keeps memory that it frees; otherwise the arrays of every batch would be mapped, cleared and
-returned again. A worker that Spark no longer needs exits silently. On a cluster, machine code that
+returned again, a tenth of a task's time (`runtime.version.process_memory` returns what is beyond
+its promise). A worker that Spark no longer needs exits silently. On a cluster, machine code that
 the driver sent lies in the working folder. Set through `spark.python.daemon.module`.
 """
 
@@ -17,16 +18,16 @@ from zipimport import zipimporter
 
 from pyspark import daemon
 
-from icestream.kernels.code_archive import receive_from
-from icestream.runtime.spark import warm_up
-
+#: milliseconds that Arrow's allocator keeps freed pages; it reads this once, when it is loaded
+_PURGE_DELAY = ("MIMALLOC_PURGE_DELAY", "10000")
 #: parameters of malloc: the smallest block that is mapped separately, and the most free memory kept
 _MMAP_THRESHOLD = -3
 _TRIM_THRESHOLD = -1
 
 
 def keep_freed_memory() -> None:
-    """Let the daemon and the workers it forks keep memory they free, up to 64 MB each."""
+    """Let the daemon and the workers it forks keep memory they free, until a task gives it back."""
+    os.environ.setdefault(*_PURGE_DELAY)
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(_MMAP_THRESHOLD, 16 << 20)
@@ -51,9 +52,13 @@ def keep_zip_directories() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
+    # these load Arrow
+    from icestream.kernels.code_archive import receive_from
+    from icestream.runtime.spark import warm_up
+
     daemon.worker = ending_quietly(daemon.worker)
     keep_zip_directories()
-    keep_freed_memory()
     receive_from(os.getcwd())
     warm_up.kernels()
     # a worker collects garbage after every task; freeze what is loaded here, it is never garbage

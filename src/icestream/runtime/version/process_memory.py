@@ -3,10 +3,11 @@
 Idea: a process has a constant, the memory it takes before it runs its first task: interpreter,
 libraries, compiled kernels. What the query adds beyond it is measured after each task and reported
 next to the budget. Freed memory that Arrow and malloc keep for later is given back after a task, if
-it is much.
+it is more than the task may take anyway: the next one fills it again, and new pages cost more than
+kept ones.
 
 Cost: one small file of /proc per task; giving back costs a few milliseconds, and only if a process
-has grown by more than `KEPT_FREE`.
+has grown by `KEPT_FREE` more than it was promised.
 
 Limits: Linux; elsewhere nothing is measured. Pages that forked workers share count in each of them,
 and in their constants.
@@ -23,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-#: bytes by which a process may have grown since its start before freed memory is given back
+#: bytes by which a process may have outgrown what it was promised before freed memory is given back
 KEPT_FREE = 48 << 20
 
 #: bytes of this process before its first task, by process: forked workers measure their own
@@ -44,9 +45,9 @@ def base() -> int:
     return _BASE.setdefault(os.getpid(), resident())
 
 
-def measured(state: int) -> dict[str, Any]:
-    """Give back freed memory and report this process, whose shards hold `state` bytes."""
-    if resident() - base() > state + KEPT_FREE:
+def measured(promised: int) -> dict[str, Any]:
+    """Give back freed memory and report this process, whose shards may hold `promised` bytes."""
+    if resident() - base() > promised + KEPT_FREE:
         pa.default_memory_pool().release_unused()
         library = ctypes.CDLL(None)
         if hasattr(library, "malloc_trim"):

@@ -316,8 +316,8 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
         KEPT.prune()
     reports[0].statistics["requests"] = REQUESTS.total() - requests
     reports[0].statistics["repeated"] = REPEATED.total() - repeated
-    held = sum(each.statistics["memory_bytes"] for each in reports)
-    reports[0].statistics["process"] = measured_process(held)
+    promised = sum(each.quota for task in tasks for each in (task, *task.fused))
+    reports[0].statistics["process"] = measured_process(promised)
     return reports
 
 
