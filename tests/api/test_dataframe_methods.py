@@ -215,12 +215,21 @@ def test_keys_of_windows_behind_events_are_named_as_those_of_windows(stream: ice
         assert behind.window("1 minute").groupBy(key).count().columns == own
 
 
-@pytest.mark.parametrize("name", ["a.b", "q`t", "a b", "event time"])
+@pytest.mark.parametrize("name", ["a.b", "q`t", "a b", "event time", "Event Time"])
 def test_the_time_may_have_any_name(name: str, spark: SparkSession, tmp_path: Path) -> None:
     times = pa.array([0, 1_000_000, 2_000_000]).cast(pa.timestamp("us", "UTC"))
     feed = Feed(spark, f"{tmp_path}/in", pa.table({name: times, "k": ["a", "b", "a"]}))
     stream = ice.stream(feed.stream(), name)
+    quoted = f"`{name.replace('`', '``')}`"
     for made, columns in (
+        (
+            ice.sql(f"SELECT {quoted}, count(*) OVER (ORDER BY {quoted}) AS n FROM s", s=stream),
+            [name, "n"],
+        ),
+        (
+            ice.sql(f"SELECT x.k, y.{quoted} FROM s x JOIN s y ON x.k = y.k", s=stream),
+            ["k", name],
+        ),
         (stream.window("1 hour").groupBy("k").count(), ["window", "k", "count"]),
         (stream.session("1 hour").groupBy("k").count(), ["session_window", "k", "count"]),
         (stream.over(ice.count().alias("n"), partitionBy="k"), [name, "k", "n"]),

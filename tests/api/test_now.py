@@ -15,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import DamageError, DefinitionError
 from icestream.dashboard.query_list import QueryList
 from icestream.inspect.state_rows import now_rows
 from tests.fixtures.parquet_feed import Feed
@@ -130,6 +130,37 @@ def test_a_table_follows_the_keys_across_restarts(
     assert found == Counter(repr(row) for row in rows)
     # 11 s is the latest event: what came after 5 s holds
     assert {(row["key"], row["m"]) for row in table.collect()} == {("a", 3), ("b", 2), (None, 4)}
+
+
+@pytest.mark.parametrize("how", ["changed", "missing"])
+def test_a_damaged_file_of_the_table_is_named_to_who_asks(
+    how: str, feed: Feed, tmp_path: Path
+) -> None:
+    counts = ice.stream(feed.stream(), "ts", slack="1 hour").groupBy("key").count()
+    query = run(counts.writeStream.outputMode("now"), tmp_path / "chk")
+    for part in (tmp_path / "chk/icestream/now/0").glob("*.parquet"):
+        content = bytearray(part.read_bytes())
+        content[9] ^= 1
+        part.unlink()
+        if how == "changed":
+            part.write_bytes(content)
+    with pytest.raises(DamageError) as failed:
+        query.table()
+    assert failed.value.path.endswith(".parquet")
+
+
+def test_a_table_that_lost_its_last_version_has_it_again(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    def started(name: str) -> ice.Query:
+        counts = ice.stream(feed.stream(), "ts", slack="1 hour").groupBy("key").count()
+        return run(counts.writeStream.outputMode("now"), tmp_path / name)
+
+    started("chk")
+    newest = max((tmp_path / "chk/icestream/now/0").glob("manifest-*"))
+    newest.unlink()
+    feed.add(events(3).slice(0, 1))
+    assert rows_of(started("chk").table()) == rows_of(started("whole").table())
 
 
 def test_the_newest_row_of_a_key_is_in_the_table(feed: Feed, tmp_path: Path) -> None:

@@ -130,25 +130,30 @@ def _run(
         for number, each in current.items()
     }
 
+    def rows_of(delivery: Delivery, number: int) -> ResultRows:
+        writer = outputs[number][0]
+        written = [each for each in delivery.commit.tables if each.view == number]
+        columns, storage = built.rows[number], writer._table_files
+        return ResultRows(
+            spark, files, delivery.results, columns, writer._shape, number, written, storage
+        )
+
+    def hold(delivery: Delivery, number: int, rows: ResultRows) -> None:
+        schema, key = to_arrow_schema(built.rows[number]), outputs[number][0]._table_key()
+        changed = (table for read in rows.readers() for table in read())
+        updated = UPDATED if built.plan.has_queue else None
+        current[number].apply(delivery.commit.version, changed, schema, key, updated)
+
+    # Spark does not send the last batch again if only a table has lost it
+    for delivery in driver.last_again() if current else ():
+        for number in current:
+            hold(delivery, number, rows_of(delivery, number))
+
     def deliver(delivery: Delivery) -> None:
         for number, (writer, _) in enumerate(outputs):
-            columns, shape = built.rows[number], writer._shape
-            written = [each for each in delivery.commit.tables if each.view == number]
-            rows = ResultRows(
-                spark,
-                files,
-                delivery.results,
-                columns,
-                shape,
-                number,
-                written,
-                writer._table_files,
-            )
+            rows = rows_of(delivery, number)
             if number in current:
-                schema, key = to_arrow_schema(columns), writer._table_key()
-                changed = (table for read in rows.readers() for table in read())
-                updated = UPDATED if built.plan.has_queue else None
-                current[number].apply(delivery.commit.version, changed, schema, key, updated)
+                hold(delivery, number, rows)
                 if writer._mode == "complete":
                     safe[number].deliver(tables[number](), delivery.commit.version - 1)
                     continue

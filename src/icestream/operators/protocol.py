@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -114,6 +114,18 @@ class PastVersion:
 #: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e;
 #: `BadRows`, which a step refused, belong to no view
 Emitted = tuple[int, pa.RecordBatch]
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """An operator that tells when it has something to do, so that it need not run before."""
+
+    @property
+    def rests_until(self) -> Micros:
+        """Return the watermark before which nothing happens, unless there are inputs."""
+
+    def rested(self, versions: int, watermark: Micros) -> None:
+        """Go on after versions that did not run the shard, and the watermark they reached."""
 
 
 class Recoverable(Protocol):

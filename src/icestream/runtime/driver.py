@@ -230,8 +230,8 @@ class Driver(Generic[Batch_contra]):
         """Set the number of tasks that run the shards of each component, from the next version on.
 
         Given a minimum and a maximum, the load decides. If there are fewer shards than tasks, or
-        their number is given, it changes: the next version ends with snapshots, from which other
-        shards are prepared while versions go on, until these take over.
+        their number is given, it changes: others are prepared while versions go on, from snapshots
+        that the next version takes if some merge, until these take over.
         """
         self._elasticity.rescale(parallelism, shards)
 
@@ -382,7 +382,7 @@ class Driver(Generic[Batch_contra]):
         self._committed = self._clock.now()
         # until it is known: the next version may begin before
         self._delivered = self._committed + self._latency
-        self._versions.tidy()
+        self._versions.tidy(self._elasticity.reads)
         if version % SWEEP_EVERY == 0:
             self._sweep_tables()
         to_come = self._elasticity.arenas

@@ -78,6 +78,7 @@ class VersionShards:
         self.samples[shard // self.count] = made = ShardTask(
             shard=shard,
             place=self.placement[shard % self.count],
+            places=1 + max(self.placement),
             arena=self.before.arenas[shard] if self.before else None,
             named=self.named,
             lineage=ShardLineage.of(self.routes, shard) if self.changed else None,
@@ -130,6 +131,11 @@ class Elasticity:
     def arenas(self) -> tuple[str, ...] | None:
         """Return the arenas of shards to come; None if others are being made."""
         return None if self._resharding.is_running else self._resharding.arenas
+
+    @property
+    def reads(self) -> int | None:
+        """Return the version that shards to come are being made from; None if none are."""
+        return self._resharding.reads
 
     @property
     def report(self) -> dict[str, Any]:

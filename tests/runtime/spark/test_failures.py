@@ -34,10 +34,11 @@ def feed(spark: SparkSession, tmp_path: Path) -> Feed:
 
 DAMAGES = {
     "metadata": ("empty", "half", "no JSON", "no text", "missing"),
+    "offsets/1": ("missing",),
     "offsets/2": ("empty", "half", "no text"),
     "commits/2": ("empty", "half"),
     "sources/0/0": ("half", "missing"),
-    "sources/0/2": ("empty", "half"),
+    "sources/0/2": ("empty", "half", "missing"),
 }
 
 

@@ -36,13 +36,14 @@ from icestream.plan.windows.frame import Frame
 from icestream.runtime import elasticity as elasticity_module
 from icestream.runtime.elasticity import Elasticity, VersionShards
 from icestream.runtime.local import LocalExecutor, LocalQuery
-from icestream.runtime.version import resharding, scaling
+from icestream.runtime.version import resharding, resting, scaling
 from icestream.runtime.version.resharding import ShardChange, resharded
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.state import snapshot_schedule
 from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
+from icestream.state.versions import live_segments
 from icestream.state.versions.commits import (
     BASE,
     SEGMENTS,
@@ -256,6 +257,8 @@ def test_oracle_a_hot_shard_splits_and_merges(tmp_path: Path, kind: str) -> None
         mock.patch.object(executor, "run", timed),
         mock.patch.object(elasticity, "next", followed),
         mock.patch.object(hot_shards, "MERGE_AFTER", 2),
+        # shards at rest would take no time
+        mock.patch.object(resting, "AT_LATEST", 0),
         mock.patch.object(scaling, "_SMOOTHING", 1.0),
         mock.patch.object(elasticity_module, "ENOUGH", 1 << 20),
     ):
@@ -350,6 +353,7 @@ def moving_skew(loads: Floats) -> Iterator[None]:
         mock.patch.object(LocalExecutor, "parallel", 2),
         mock.patch.object(LocalExecutor, "run", timed),
         mock.patch.object(Elasticity, "next", followed),
+        mock.patch.object(resting, "AT_LATEST", 0),
         mock.patch.object(hot_shards, "SPLIT_AFTER", 1),
         mock.patch.object(hot_shards, "MERGE_AFTER", 1),
         mock.patch.object(scaling, "_SMOOTHING", 1.0),
@@ -385,6 +389,53 @@ def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:
     assert run.query.driver.last is not None
     assert run.query.driver.last.bases.count(2) > 0, "snapshots of the second version are in use"
     assert [*found, run.rest()] == expected[1:]
+
+
+@pytest.mark.parametrize("kind", ["windows", "groups", "sessions"])
+def test_a_split_begins_with_the_snapshots_there_are(tmp_path: Path, kind: str) -> None:
+    plan = PLANS[kind]()
+    run = Run(plan, tmp_path / "moved")
+    found, bases = [], []
+    with mock.patch.object(snapshot_schedule, "AFTER", 3):
+        for batch in range(BATCHES):
+            if batch == 5:
+                run.query.rescale(1, shards=8)
+            if batch == BATCHES - 2:
+                run.lose_arenas()
+            found.append(run.feed(batch))
+            assert run.query.driver.last is not None
+            bases.append(run.query.driver.last.bases)
+    assert 0 < min(bases[4]) < 5
+    prepared = [each for each in bases[5:] if len(each) == len(bases[0])]
+    assert set(prepared) <= {bases[4]}, "no version takes snapshots of all shards"
+    assert run.shards == 8
+    assert [*found, run.rest()] == undisturbed(plan, tmp_path / "calm")
+
+
+def test_what_a_preparation_reads_is_retained(tmp_path: Path) -> None:
+    plan = PLANS["windows"]()
+    run, go_on = Run(plan, tmp_path / "moved"), Event()
+    prepare = ShardTask.prepare
+
+    def waiting(task: ShardTask) -> str:
+        go_on.wait()
+        return prepare(task)
+
+    with (
+        mock.patch.object(ShardTask, "prepare", waiting),
+        mock.patch.object(resharding, "PATIENCE", 0.0),
+        mock.patch.object(live_segments, "MANIFEST_EVERY", 1),
+    ):
+        found = [run.feed(0)]
+        run.query.rescale(1, shards=5)
+        found += [run.feed(batch) for batch in range(1, 9)]
+        change = run.query.driver._elasticity._resharding._change
+        assert change is not None
+        go_on.set()
+        change._thread.join()  # type: ignore[union-attr]
+        assert change.failure is None
+        found += [run.feed(batch) for batch in range(9, BATCHES)]
+    assert [*found, run.rest()] == undisturbed(plan, tmp_path / "calm")
 
 
 def test_crash_a_preparation_that_fails_is_done_without(

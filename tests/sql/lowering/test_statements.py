@@ -61,6 +61,7 @@ def sources(spark: SparkSession) -> dict[str, Any]:
 FIRST = (
     "not in with nulls", "rows not in a query", "functions over frames", "the rows after",
     "frames of rows that change",
+    "a key twice, and rows counted by a key beside different values",
     "grouping sets", "queries about each row", "conditions with or", "rows of one", "qualify",
     "groups of all rows", "the first of each group", "a static table",
     "a static table behind groups",

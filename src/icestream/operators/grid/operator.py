@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Mask
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import EXTENTS, extents_of
 from icestream.operators.grid.composed_windows import Tiles, WindowResults
@@ -185,6 +185,17 @@ class WindowOperator(LoggedOperator):
             extents = {EXTENTS: self._layout.bounds} if self._layout.sums else {}
             self._save_position({**self._header["positions"], **extents})
         self._shard.seal(BASE)
+
+    @property
+    def rests_until(self) -> Micros:
+        if not self.follows:
+            return MINUS_INFINITY
+        return min(family.rests_until for family in self._families)
+
+    def rested(self, versions: int, watermark: Micros) -> None:
+        self._schedule.hasten(versions)
+        for family in self._families:
+            family.rested(watermark)
 
     def _reached(self, number: int, watermark: Micros) -> Micros:
         """Return how far a family is brought forward.

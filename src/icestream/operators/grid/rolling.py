@@ -305,16 +305,28 @@ class Rolling:
         """Record the position of the windows after every partition has passed."""
         if watermark == MINUS_INFINITY:
             return
-        grid = self._course.grid
-        passed = grid.passed(watermark)
-        start = max(self._ahead["start"], self._course.first_open(watermark))
+        passed = self._course.grid.passed(watermark)
         reached = self._tiles.reached(passed) if self._tiles else self._ahead["added"]
-        self.position.update(
-            start=start,
-            done=max(self._ahead["done"], passed),
-            added=max(reached, start),
-            quiet=self._ahead["quiet"],
-        )
+        self.position["quiet"] = self._ahead["quiet"]
+        self._move(watermark, self._ahead, reached)
+
+    def rested(self, watermark: Micros) -> None:
+        """Move to a watermark that nothing happened before."""
+        if watermark != MINUS_INFINITY:
+            self._move(watermark, self.position, self.position["added"])
+
+    def _move(self, watermark: Micros, at: Mapping[str, int], added: int) -> None:
+        passed = self._course.grid.passed(watermark)
+        start = max(at["start"], self._course.first_open(watermark))
+        self.position.update(start=start, done=max(at["done"], passed), added=max(added, start))
+
+    @property
+    def rests_until(self) -> Micros:
+        """Return the watermark with which the next window closes that has an event."""
+        if self._updates or self._tiles is not None:
+            return MINUS_INFINITY
+        step = self._next(self.position)
+        return INFINITY if step is None else self._course.grid.instant(step.end)
 
     def _steps(self, watermark: Micros) -> Iterator[WindowStep]:
         """Yield the windows to emit; for updates, also the first of a series without events."""

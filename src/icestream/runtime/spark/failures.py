@@ -62,6 +62,7 @@ _NAMED = (
     (re.compile(r"Failed to read log file (\S+)\. "), "it is incomplete"),
 )
 _NO_METADATA = "MISSING_METADATA_FILE"
+_NO_BATCH = re.compile(r"batch (\d+) doesn't exist")
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,13 @@ class SparkFiles:
                 return DamageError(named[1].removeprefix("file:"), f"{what}; Spark needs it")
         with suppress(Exception):
             files = self.files()
+            if (batch := _NO_BATCH.search(said)) is not None:
+                for part in self._parts(files):
+                    if not {batch[1], f"{batch[1]}.compact"} & {
+                        *files.list(f"{self.folder}/{part}")
+                    }:
+                        path = f"{self.folder}/{part}/{batch[1]}"
+                        return DamageError(path, "it is missing; Spark needs it")
             for path, check in self._logs(files):
                 try:
                     check(files.read(path).decode())
@@ -109,12 +117,15 @@ class SparkFiles:
         """Yield Spark's files, with what reads them; ValueError if one is damaged."""
         if files.exists(f"{self.folder}/metadata"):
             yield f"{self.folder}/metadata", _check_metadata
-        sources = files.list(f"{self.folder}/sources")
-        for part in ("offsets", "commits", *(f"sources/{each}" for each in sources)):
+        for part in ("commits", *self._parts(files)):
             for name in files.list(f"{self.folder}/{part}"):
                 if name.removesuffix(".compact").isdigit():
                     check = _check_log if part.startswith("sources/") else _check_batch
                     yield f"{self.folder}/{part}/{name}", check
+
+    def _parts(self, files: Files) -> list[str]:
+        """Return the folders of offsets and of what sources note, with a file for each batch."""
+        return ["offsets", *(f"sources/{n}" for n in files.list(f"{self.folder}/sources"))]
 
 
 def _known(said: str) -> IcestreamError | None:

@@ -259,9 +259,9 @@ class Query:
         another machine's disk, rebuilt from the log.
 
         If there are fewer shards than tasks, or `shards` is another number than there are, shards
-        are split or merged: the next batch ends with snapshots of all of them, and the one after it
-        goes on with the new ones, which read the segments of the old. There can be as many shards
-        as key groups (4,096), if the memory is enough for them. The checkpoint keeps their number.
+        are split or merged: new ones are prepared while batches go on, from snapshots that the next
+        batch takes if some merge, and read the segments of the old. There can be as many shards as
+        key groups (4,096), if the memory is enough for them. The checkpoint keeps their number.
 
         Examples:
             >>> query.rescale(1)

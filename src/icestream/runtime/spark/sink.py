@@ -173,6 +173,8 @@ def current_frame(
             return shape(_frame(spark, readers, schema)).localCheckpoint()
         except PySparkException:
             if tries == _TRIES - 1 or table.manifest() == manifest:
+                for name in manifest.names if manifest else ():
+                    table.check(name)
                 raise
     raise AssertionError
 

@@ -179,7 +179,7 @@ class SparkExecutor(ParcellingExecutor):
         return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        slots, apart = self._handles.get(_places(tasks)), self._hosts_apart
+        slots, apart = self._handles.get(tasks[0].places), self._hosts_apart
         groups = _task_groups(tasks, slots)
 
         def one(partition: int, handle: Iterable[Any]) -> Iterator[_Done]:
@@ -190,7 +190,7 @@ class SparkExecutor(ParcellingExecutor):
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         done = slots.handles.mapPartitionsWithIndex(one).collect()
-        return _placed(self._handles, tasks, done)
+        return _placed(self._handles, slots, tasks, done)
 
 
 def cores_to_come(settings: SparkConf) -> int:
@@ -295,10 +295,6 @@ def _packed(schema: pa.Schema, *columns: list[Any]) -> pa.RecordBatch:
 _Done = tuple[list[int], str, bytes]
 
 
-def _places(tasks: Sequence[ShardTask]) -> int:
-    return 1 + max(task.place for task in tasks)
-
-
 def _task_groups(tasks: Sequence[ShardTask], slots: TaskSlots) -> list[list[int]]:
     """Return the numbers of the tasks that run on each partition."""
     groups: list[list[int]] = [[] for _ in slots.partitions]
@@ -308,10 +304,11 @@ def _task_groups(tasks: Sequence[ShardTask], slots: TaskSlots) -> list[list[int]
 
 
 def _placed(
-    handles: CachedPartitions, tasks: Sequence[ShardTask], done: list[_Done]
+    handles: CachedPartitions, slots: TaskSlots, tasks: Sequence[ShardTask], done: list[_Done]
 ) -> list[ShardReport]:
     """Return the reports in the order of the tasks; record the executors in handles and reports."""
-    handles.note({tasks[number].place: executor for group, executor, _ in done for number in group})
+    ran = [executor for _, executor, _ in done]
+    handles.note({place: ran[partition] for place, partition in enumerate(slots.partitions)})
     found: dict[int, ShardReport] = {}
     for group, executor, data in sorted(done, key=lambda each: each[0]):
         for number, report in zip(group, _unpacked(data), strict=True):

@@ -1,11 +1,12 @@
 """Other shards: prepared beside the ones that run, which hand over at a version.
 
 Idea: shards are ranges of key groups, and both their number and their ranges change at a version
-boundary. A version ends with snapshots of all shards. From these the new shards are restored,
-filtered by range (`operators/lineage`), while versions go on with the old ones, which take no
-snapshots meanwhile. What versions wrote until a round of that was over, the next round reads; once
-few are left, the next version reads these and goes on with the new shards. It lists each live
-segment under every shard that has some of its key groups now; no file is copied, moved or
+boundary. From snapshots the new shards are restored, filtered by range (`operators/lineage`), while
+versions go on with the old ones, which take no snapshots meanwhile. Where a shard has several
+parents, these end a version with snapshots first; where all shards only split, each begins with the
+last snapshot of its parent. What versions wrote until a round of that was over, the next round
+reads; once few are left, the next version reads these and goes on with the new shards. It lists
+each live segment under every shard that has some of its key groups now; no file is copied, moved or
 rewritten. What was measured by shard is divided among the new ones, or forgotten. If an operator
 cannot follow its parents, if one of these takes a snapshot or a preparation fails, the version
 after new snapshots restores all.
@@ -21,10 +22,14 @@ Invariants:
    (`test_crash_a_preparation_that_fails_is_done_without`).
 4. A segment that several shards share is removed with the last of them
    (`test_a_shared_segment_goes_with_its_last_shard`).
+5. What is read to prepare shards is there until then
+   (`test_what_a_preparation_reads_is_retained`).
+6. No version takes snapshots for a split that is prepared
+   (`test_a_split_begins_with_the_snapshots_there_are`).
 
-Cost: a snapshot of every shard, a restore from it in the background (the directory or rows of its
-groups, not the log), and what a version or two wrote is read again. Until segments expire or are
-cleaned, the commit names them once for each shard.
+Cost: for a merge, a snapshot of every shard; a restore in the background (the directory or rows of
+groups, and what was written since), and what a version or two wrote is read again. Until segments
+expire or are cleaned, the commit names them once for each shard.
 
 Limits: shards are prepared one after the other (one for four cores), in memory that those which run
 leave (`runtime/elasticity`); if that is too little, they are restored. On several hosts, one that
@@ -97,10 +102,10 @@ class SpareMemory:
 
 @dataclass
 class ShardChange:
-    """A change of the number of shards, from the snapshots of a version on."""
+    """A change of the number of shards, from the last snapshots of those there are."""
 
-    #: the version with the snapshots
-    base: int
+    #: the versions with the snapshots, by shard
+    bases: tuple[int, ...]
     #: the shard of each key group
     routes: tuple[int, ...]
     #: tasks of the new shards, each with the arena that it has so far
@@ -113,6 +118,8 @@ class ShardChange:
     reached: int | None = None
     #: why a preparation failed
     failure: str | None = None
+    #: the version that the last round began with
+    _reads: int | None = None
     _rounds: int = 0
     _thread: Thread | None = field(default=None, repr=False)
     _stopped: bool = False
@@ -126,6 +133,11 @@ class ShardChange:
     def is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def reads(self) -> int | None:
+        """Return the version that is being read, which must be there until then."""
+        return self._reads if self.is_running else None
+
     def is_ready(self, last: Commit) -> bool:
         """Return whether the new shards can go on from the last version; prepare them until then.
 
@@ -133,6 +145,7 @@ class ShardChange:
         """
         if not self._has_caught_up(last) and not self.is_running and self.failure is None:
             self._rounds += 1
+            self._reads = last.version
             self._thread = Thread(target=self._prepare, args=(last.version,), daemon=True)
             self._thread.start()
         if self._thread is not None:
@@ -141,7 +154,7 @@ class ShardChange:
 
     def is_possible(self, last: Commit) -> bool:
         """Return whether the snapshots are still those that the shards of a version begin with."""
-        return self.failure is None and set(last.bases) == {self.base}
+        return self.failure is None and last.bases == self.bases
 
     def stop(self) -> None:
         """Prepare no further shard, and wait for the ones that are being prepared."""
@@ -190,6 +203,11 @@ class Resharding:
         return () if self._change is None else self._change.arenas
 
     @property
+    def reads(self) -> int | None:
+        """Return the version from which shards are being prepared now."""
+        return None if self._change is None else self._change.reads
+
+    @property
     def is_running(self) -> bool:
         """Return whether shards are being prepared now."""
         return self._change is not None and self._change.is_running
@@ -214,7 +232,10 @@ class Resharding:
                 self.stop()
                 change = None
         if change is None:
-            if any(base != last.version for base in last.bases):
+            prepares = self.samples and not self._by_itself and memory.shortage is None
+            if not (prepares and _only_splits(last, routes)) and any(
+                base != last.version for base in last.bases
+            ):
                 return "now"
             if not self.samples or self._by_itself:
                 self._by_itself = False
@@ -246,7 +267,7 @@ class Resharding:
             )
             for shard in range(count)
         ]
-        return ShardChange(last.version, routes, tasks, self._each, memory.at_once)
+        return ShardChange(last.bases, routes, tasks, self._each, memory.at_once)
 
     def stop(self) -> None:
         """End a change that is under way, or over."""
@@ -268,15 +289,25 @@ def resharded(
         shard: ShardLineage.of(last.routes, shard).shards(routes)
         for shard in range(components * before)
     }
-    parents = [ShardLineage.of(routes, shard).shards(last.routes) for shard in range(shards)]
+    parents = [
+        ShardLineage.of(routes, shard).shards(last.routes) for shard in range(components * shards)
+    ]
     commit = replace(
         last,
         routes=routes,
         arenas=tuple(arenas) or (NO_ARENA,) * (components * shards),
-        bases=(last.bases[0],) * (components * shards),
-        decisions=_divided(last.decisions, parents, heirs),
+        bases=tuple(last.bases[mine[0]] for mine in parents),
+        decisions=_divided(last.decisions, parents[:shards], heirs),
     )
     return commit, live.divided(heirs, commit.bases)
+
+
+def _only_splits(last: Commit, routes: Sequence[int]) -> bool:
+    """Return whether each shard can begin with the snapshot of one that a version has."""
+    parents = (
+        ShardLineage.of(routes, shard).shards(last.routes) for shard in range(shards_of(routes))
+    )
+    return 0 not in last.bases and all(len(mine) == 1 for mine in parents)
 
 
 def _divided(

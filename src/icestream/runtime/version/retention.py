@@ -8,7 +8,8 @@ is gone.
 
 Invariants:
 1. The folders contain what retained versions name, and nothing else
-   (`test_nothing_is_left_behind_that_no_version_names`).
+   (`test_nothing_is_left_behind_that_no_version_names`); versions are retained while shards are
+   prepared from them (`test_what_a_preparation_reads_is_retained`).
 2. Files that a newer owner wrote are never removed, and a program that has lost the checkpoint
    removes nothing (`test_a_sweep_leaves_files_of_newer_epochs_alone`,
    `test_the_loser_deletes_nothing`): only files from before the takeover, and names of epochs up to
@@ -180,13 +181,17 @@ class VersionRetention:
         self._count((each.path, each.bytes) for each in ended)
         self._ended += ended
 
-    def tidy(self) -> None:
-        """Remove what the retained versions no longer name; from a store now and then."""
+    def tidy(self, read: int | None = None) -> None:
+        """Remove what the retained versions no longer name; from a store now and then.
+
+        A version that is being `read`, and those after it, are retained as well.
+        """
         last = self.last
         if last is None or (self._packs and last.version % STORE_CLEANED_EVERY):
             return
         self._store.check_owner()
-        oldest = self._oldest(last)
+        oldest = min(self._oldest(last), last.version if read is None else read)
+        oldest = max(oldest, min(self._kept))
         gone = [each for each in self._ended if each.version <= oldest]
         self._ended = [each for each in self._ended if each.version > oldest]
         for version in [v for v in self._kept if v < oldest]:

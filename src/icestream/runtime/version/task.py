@@ -36,11 +36,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from icestream.core.errors import BudgetError
-from icestream.core.times import Micros
+from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.dataflow.component import Fusible
 from icestream.operators.lineage import ShardLineage
-from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.operators.protocol import Emitted, Operator, Resting, Shard
 from icestream.runtime.exchange.change_sender import ChangeSender, ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader
 from icestream.runtime.exchange.refused_rows import Quarantine
@@ -90,6 +90,8 @@ class ShardReport:
     statistics: dict[str, Any] = field(default_factory=dict)
     #: whether other shards may go on from it while it writes further versions
     follows: bool = False
+    #: the watermark before which it has nothing to do, unless there are entries for it
+    rests_until: Micros = MINUS_INFINITY
     #: reports of the shards fused with this one, whose seconds include theirs
     others: tuple[ShardReport, ...] = ()
     #: what the task of this shard wrote, if this is the first of its shards, for tables; and what
@@ -180,6 +182,11 @@ class ShardTask:
     stands_at: int | None = None
     #: whether the version ends with a snapshot: other shards go on from one, or are doing so
     snapshot: When = "due"
+    #: for how many versions it rested on the arena, and the watermark that they reached
+    rested: int = 0
+    rested_at: Micros = MINUS_INFINITY
+    #: number of tasks of the version
+    places: int = 1
     #: where changes for other components go; None if there are none
     sends: ChangeTargets | None = None
     #: fused shards of other components, each after those that send to it, which run in this one
@@ -427,6 +434,9 @@ class OpenShard:
                 task.restore(self._operator, self._space, past, fresh=self._rebuilt)
             if self._rebuilt or behind or task.arena is None:
                 stagger_all(self._arena.header, task.shard)
+            if task.rested and not self._rebuilt:
+                assert isinstance(self._operator, Resting)
+                self._operator.rested(task.rested, task.rested_at)
             schedule_all(self._arena.header, task.snapshot)
             self._operator.on_batch(task.work.inputs(reader, task.shard))
         except Refused as refused:
@@ -499,6 +509,7 @@ class OpenShard:
             },
             others=others,
             follows=getattr(operator, "follows", False),
+            rests_until=getattr(operator, "rests_until", MINUS_INFINITY),
         )
         space.close()
         self._released = True

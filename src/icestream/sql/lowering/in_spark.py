@@ -46,7 +46,8 @@ from icestream.sql.relations.tree import Join, Scan, TimeWindow, WindowTable, ba
 from icestream.sql.statements.dialect import written
 from icestream.sql.statements.tokens import Text
 
-#: hidden columns: the event time, and the instant of a row if it is another one
+#: hidden columns: the event time, unless a column is called so, and the instant of a row if it is
+#: another one
 TIME, INSTANT = "event time", "instant"
 _EDGES = "edges"
 _CONDITIONS = (
@@ -108,7 +109,8 @@ class Staged:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        return (TIME, INSTANT) if self.has_instant and self.window is None else (TIME,)
+        time = self.stream._parts[0].time
+        return (time, INSTANT) if self.has_instant and self.window is None else (time,)
 
     @property
     def sent(self) -> tuple[str, ...]:
@@ -134,11 +136,14 @@ def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
 
     if isinstance(source, DataFrame):
         return Static(source.select(*renamed(source)))
+    time, taken = TIME, {column.lower() for column in scan.named.values()}
+    while time in taken:
+        time += "_"
     parts = tuple(
         replace(
             part,
-            frame=part.frame.select(*renamed(part.frame), sf.col(quoted(part.time)).alias(TIME)),
-            time=TIME,
+            frame=part.frame.select(*renamed(part.frame), sf.col(quoted(part.time)).alias(time)),
+            time=time,
             name=scan.source if len(source._parts) == 1 else part.name,
         )
         for part in source._parts
@@ -252,9 +257,9 @@ def with_copies(table: WindowTable, rows: Staged) -> Staged:
     return copied(made, table.time) if rows.has_instant else made
 
 
-def copied(rows: Staged, by: str = TIME) -> Staged:
-    """Lower windows of a statement to copies of rows that Spark makes."""
-    window, time = rows.window, quoted(by)
+def copied(rows: Staged, by: str | None = None) -> Staged:
+    """Lower windows of a statement to copies of rows that Spark makes, `by` the event time."""
+    window, time = rows.window, quoted(by or rows.stream._parts[0].time)
     if window is None:
         return rows
     if window.kind == "cumulate":
@@ -278,6 +283,7 @@ def copied(rows: Staged, by: str = TIME) -> Staged:
 
 def by_processing_time(rows: Staged, time: str) -> Staged:
     """Lower a window over processing time: a column of Spark gives the event time."""
-    stamped = rows.changed(lambda frame: frame.withColumn(TIME, sf.col(time)))
+    hidden = rows.stream._parts[0].time
+    stamped = rows.changed(lambda frame: frame.withColumn(hidden, sf.col(time)))
     parts = tuple(replace(part, slack=0) for part in stamped.stream._parts)
     return replace(stamped, stream=Stream(parts))

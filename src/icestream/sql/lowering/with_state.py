@@ -151,7 +151,7 @@ def aggregated(
         parts = [group.agg(*plain)] if plain else []
         parts += [_extreme(group, name, call) for name, call in texts.items()]
         beside = {name: calls[name] for name in counted}
-        parts += [_distinct(group, distinct, beside)] if distinct else []
+        parts += [_distinct(group, keys, distinct, beside)] if distinct else []
         return reduce(Events.join, parts)
 
     made = rows.events.groupApply(list(keys), apply)
@@ -207,13 +207,15 @@ def _extreme(group: Events, name: str, call: AggregateCall) -> Events:
 
 def _distinct(
     group: Events,
+    keys: Sequence[str],
     values: Mapping[str, Mapping[str, AggregateCall]],
     beside: Mapping[str, AggregateCall],
 ) -> Events:
     """Count the different values in each group, of all rows or of those that satisfy a condition.
 
     A call has the condition before the value, if it has one. The rows themselves, with nulls for
-    what is known of values, are beside these rows for calls that skip nulls.
+    what is known of values, are beside these rows for calls that skip nulls. All rows have the keys
+    of the group, so such calls read keys under other names.
     """
     is_there = {name: temporary("there") for calls in values.values() for name in calls}
     # without rows beside them, groups in which nothing is counted need a row too
@@ -227,15 +229,17 @@ def _distinct(
         known = {}
     chosen = [aggregate_functions.count_if(flag).alias(name) for name, flag in is_there.items()]
     row = temporary("row")
+    texts = dict.fromkeys(text for call in beside.values() for text in call.arguments)
+    read = {text: temporary("key") if text in keys else text for text in texts}
     for name, call in beside.items():
-        arguments = call.arguments or (row,)
+        arguments = [read[text] for text in call.arguments] or [row]
         chosen.append(getattr(aggregate_functions, call.function)(*arguments).alias(name))
     if beside:
-        read = list(dict.fromkeys(text for call in beside.values() for text in call.arguments))
-        parts.append(group.select(*read, f"1 AS {row}"))
+        columns = [text if text == n else f"{text} AS {n}" for text, n in read.items()]
+        parts.append(group.select(*columns, f"1 AS {row}"))
     fields = {each.name: each.with_nullable(True) for part in parts for each in part._node.payload}
-    columns = pa.schema(list(fields.values()))
-    padded = [each._mapped(Padding(columns), columns, "with nulls") for each in parts]
+    schema = pa.schema(list(fields.values()))
+    padded = [each._mapped(Padding(schema), schema, "with nulls") for each in parts]
     return reduce(Events.union, padded).agg(*chosen)
 
 

@@ -68,7 +68,8 @@ def read_over(
     column = read(keys[0].this) if len(keys) == 1 else None
     if not isinstance(column, exp.Column) or keys[0].args.get("desc"):
         raise text.error(node, "OVER needs ORDER BY the time of the stream, ascending")
-    partition = tuple(read(each) for each in node.args.get("partition_by") or ())
+    columns = map(read, node.args.get("partition_by") or ())
+    partition = tuple({written(each): each for each in columns}.values())
     kind, before = _reach(node, text)
     function = called(node.this)
     if function in ("lag", "lead", "rank", "dense_rank", "nth_value", "row_number"):

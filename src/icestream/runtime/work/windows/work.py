@@ -29,6 +29,7 @@ from icestream.plan.grid.cost import PlanComparison
 from icestream.plan.grid.lower import AUTO, TUPLES
 from icestream.plan.grid.space_formulas import SpaceEstimate
 from icestream.plan.nodes.queries import Plan
+from icestream.runtime.version.resting import RestingShards
 from icestream.runtime.version.task import ShardReport
 from icestream.runtime.version.work import (
     Arrivals,
@@ -72,6 +73,7 @@ class WindowWork(Work):
         self._panes = lower.on_panes(plan)
         self._files = files
         self._root = root
+        self._resting = RestingShards()
 
     def ordinals(self, shards: int) -> int:
         return shards * len(lower.lowered(self._plan).lifetimes)
@@ -122,7 +124,10 @@ class WindowWork(Work):
             )
             for shard in range(context.shards)
         ]
-        reports = context.executor.run(tasks)
+        if store == PANES and not (switched or composition):
+            reports = self._resting.run(context, arrived, tasks)
+        else:
+            reports = context.executor.run(tasks)
         said: dict[str, Any] | None = before.decisions["estimate"] if before else None
         if estimate is not None and store != present:
             said = _said(estimate, min(parcel.report.begins for parcel in parcels))
