@@ -141,6 +141,7 @@ def written(writer: Any, checkpoint: Path) -> Sink:
     return sink
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", QUERIES)
 def test_oracle_update_writes_what_spark_writes(
     name: str, spark: SparkSession, tmp_path: Path
@@ -156,6 +157,7 @@ def test_oracle_update_writes_what_spark_writes(
     assert found.batches == wanted.batches
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("overlap", [6, 60])
 def test_oracle_windows_that_overlap_go_on_after_restarts(
     overlap: int, spark: SparkSession, tmp_path: Path

@@ -130,6 +130,7 @@ def events(plan: Computation, count: int, groups: int) -> list[pa.RecordBatch]:
     return made
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_memory_that_an_error_asks_for_is_enough(tmp_path: Path, shape: str, shards: int) -> None:

@@ -100,6 +100,7 @@ def test_bounded_work_takes_no_more_than_is_reserved(call: Aggregate, groups: in
     assert lowering + 2 * size <= WORK * size
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "call", [call for call in CALLS if "t" in call.columns], ids=lambda each: each.text
 )

@@ -75,6 +75,7 @@ def _resting_not_at_all() -> mock._patch[int]:
     return mock.patch.object(resting, "AT_LATEST", 0)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", PLANS)
 def test_oracle_shards_that_rest_change_no_row(tmp_path: Path, kind: str) -> None:
     plan = PLANS[kind]
@@ -96,6 +97,7 @@ def test_oracle_shards_that_rest_change_no_row(tmp_path: Path, kind: str) -> Non
     second.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["tumbling", "sliding, minima", "cumulative"])
 def test_crash_shards_that_rest_are_restored(tmp_path: Path, kind: str) -> None:
     plan = PLANS[kind]

@@ -301,6 +301,7 @@ def test_sums_of_a_join_by_its_key_make_no_pairs(sources: dict[str, Any]) -> Non
     assert not any(text.startswith("join") for text in texts)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", SAME)
 def test_a_statement_has_the_same_plan_whenever_it_is_made(
     name: str, sources: dict[str, Any]

@@ -76,6 +76,7 @@ STATEMENTS = (
 )
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("number", range(len(STATEMENTS)))
 def test_oracle_expressions_follow_the_zone_of_the_session(
     number: int, zone: str, spark: SparkSession, tmp_path: Path
@@ -93,6 +94,7 @@ def _by_spark(spark: SparkSession, text: str, tables: dict[str, pa.Table]) -> An
     return bag([tuple(row) for row in spark.sql(text).collect()])
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "bounds",
     [

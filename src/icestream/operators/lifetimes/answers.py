@@ -1,8 +1,8 @@
 """Answers of aggregates over the segments of time that events of a group span.
 
 Idea: every segment merges the words of the events that span it, for all segments at once, and
-functions without words are computed from the events themselves. Nothing is
-subtracted, so no field needs an inverse.
+functions without words are computed from the events themselves. Nothing is subtracted, so no field
+needs an inverse.
 
 A state that is a list of values is as large as its events: each segment is computed from the events
 that span it, in the order in which they began, a bounded number of events at a time.
@@ -10,9 +10,7 @@ that span it, in the order in which they began, a bounded number of events at a 
 Invariants:
 1. Answers are those of the functions over the events alive in a segment
    (`test_oracle_final_segments_come_once`, `test_oracle_aggregates_that_keep_events`).
-2. Answers are those of the function over the events alive in a segment
-   (`test_oracle_final_segments_come_once`).
-3. Values are collected in the order in which their events began
+2. Values are collected in the order in which their events began
    (`test_values_are_collected_in_the_order_of_time`).
 
 Cost: O(n log s) for n events and s segments.

@@ -25,7 +25,7 @@ Invariants:
    `test_oracle_final_answers_over_pairs`).
 
 Limits: among events that begin together, `first` and `last` take the one with the least value,
-because changes have no order of arrival. For these functions, a lifetime that is cut begins anew. a
+because changes have no order of arrival. For these functions, a lifetime that is cut begins anew. A
 field reads columns of one side; functions that depend on the order of pairs, or keep objects, have
 no such form.
 

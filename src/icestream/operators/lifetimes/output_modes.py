@@ -8,8 +8,7 @@ was retracted, the intervals of its kind are merged first.
 In modes `now` and `update` every version emits the rows of keys that changed. At its end the keys
 that changed, or one of whose rows begins or ends by now, are read: their rows that are alive
 replace those emitted before; a key without any is emitted once with a negative count, which deletes
-it.
-Rows that stay for ever once they are there are not deleted when they end. Those of windows are
+it. Rows that stay for ever once they are there are not deleted when they end. Those of windows are
 forgotten here when the watermark reaches their end, because their keys do not come again; of others
 the number of equal rows is held.
 
