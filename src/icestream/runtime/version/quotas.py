@@ -117,6 +117,6 @@ def _split(amount: int, weights: Mapping[Place, int]) -> dict[Place, int]:
     return split
 
 
-def least_quota(plan: Computation) -> int:
-    """Return the bytes that a shard of any component of a plan needs."""
-    return plan.least_quota(LEAST_QUOTA, LEAST_SHARE)
+def least_quota(plan: Computation | None = None) -> int:
+    """Return the bytes that a shard of any component needs; without a plan, that of any plan."""
+    return LEAST_QUOTA if plan is None else plan.least_quota(LEAST_QUOTA, LEAST_SHARE)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes
-from icestream.runtime.version import quotas
+from icestream.runtime.version.quotas import least_quota
 from icestream.runtime.version.scaling import task_bounds
 
 
@@ -56,7 +56,7 @@ class Settings:
                 f"from; got keep={self.keep}"
             )
             raise DefinitionError(msg)
-        self.check_memory(quotas.LEAST_QUOTA)
+        self.check_memory(least_quota())
 
     def check_memory(self, quota: int, components: int = 1) -> None:
         """Refuse less memory than all shards need, each of which needs a quota."""
