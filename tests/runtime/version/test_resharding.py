@@ -362,11 +362,10 @@ def moving_skew(loads: Floats) -> Iterator[None]:
         yield
 
 
-def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:
-    plan = PLANS["groups"]()
-    expected = undisturbed(plan, tmp_path / "calm")
-    run, go_on = Run(plan, tmp_path / "moved"), Event()
-    prepare = ShardTask.prepare
+@contextmanager
+def _preparing_once_told() -> Iterator[Event]:
+    """Let the preparation of shards wait for an event, and versions not wait for it."""
+    go_on, prepare = Event(), ShardTask.prepare
 
     def waiting(task: ShardTask) -> str:
         go_on.wait()
@@ -376,6 +375,14 @@ def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:
         mock.patch.object(ShardTask, "prepare", waiting),
         mock.patch.object(resharding, "PATIENCE", 0.0),
     ):
+        yield go_on
+
+
+def test_versions_go_on_while_shards_are_prepared(tmp_path: Path) -> None:
+    plan = PLANS["groups"]()
+    expected = undisturbed(plan, tmp_path / "calm")
+    run = Run(plan, tmp_path / "moved")
+    with _preparing_once_told() as go_on:
         run.feed(0)
         run.query.rescale(1, shards=5)
         found = [run.feed(batch) for batch in range(1, 6)]
@@ -414,16 +421,9 @@ def test_a_split_begins_with_the_snapshots_there_are(tmp_path: Path, kind: str) 
 
 def test_what_a_preparation_reads_is_retained(tmp_path: Path) -> None:
     plan = PLANS["windows"]()
-    run, go_on = Run(plan, tmp_path / "moved"), Event()
-    prepare = ShardTask.prepare
-
-    def waiting(task: ShardTask) -> str:
-        go_on.wait()
-        return prepare(task)
-
+    run = Run(plan, tmp_path / "moved")
     with (
-        mock.patch.object(ShardTask, "prepare", waiting),
-        mock.patch.object(resharding, "PATIENCE", 0.0),
+        _preparing_once_told() as go_on,
         mock.patch.object(live_segments, "MANIFEST_EVERY", 1),
     ):
         found = [run.feed(0)]

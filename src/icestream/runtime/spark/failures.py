@@ -101,9 +101,8 @@ class SparkFiles:
             files = self.files()
             if (batch := _NO_BATCH.search(said)) is not None:
                 for part in self._parts(files):
-                    if not {batch[1], f"{batch[1]}.compact"} & {
-                        *files.list(f"{self.folder}/{part}")
-                    }:
+                    names = files.list(f"{self.folder}/{part}")
+                    if batch[1] not in names and f"{batch[1]}.compact" not in names:
                         path = f"{self.folder}/{part}/{batch[1]}"
                         return DamageError(path, "it is missing; Spark needs it")
             for path, check in self._logs(files):
